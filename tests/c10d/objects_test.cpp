@@ -114,6 +114,21 @@ void check_modules(int rank) {
   const auto& state =
       static_cast<const torch::optim::SGDParamState&>(*optimizer.state().at(parameter.unsafeGetTensorImpl()));
   expect_equal(state.momentum_buffer(), torch::ones_like(parameter), "momentum");
+  // Memory that others see too, and a module of another shape.
+  torch::nn::Linear shared(2, 3);
+  const at::Tensor flat = torch::zeros({6});
+  shared->weight.set_data(flat.view({3, 2}));
+  broadcast_object(shared, 0);
+  EXPECT_TRUE(torch::equal(flat.view({3, 2}), shared->weight.detach()));
+  EXPECT_EQ(shared->weight.data_ptr(), flat.data_ptr());
+  torch::nn::Linear other(rank == 0 ? 4 : 2, 3);
+  const at::Tensor before = other->weight.detach().clone();
+  if (rank == 1) {
+    EXPECT_THROW(broadcast_object(other, 0), c10::ValueError);
+  } else {
+    broadcast_object(other, 0);
+  }
+  EXPECT_TRUE(torch::equal(before, other->weight.detach()));
   std::shared_ptr<Net> none;
   if (rank == 0) {
     EXPECT_THROW(broadcast_object(none, 0), c10::Error);

@@ -230,6 +230,46 @@ TEST(DeviceBackendsMulti, ServeEachDeviceByName) {
       "cpu:lockstep," + test_device_name() + ":lockstep");
 }
 
+TEST(DeviceBackendsMulti, ObjectsStayOnTheReceiversDevices) {
+  run_on_devices(
+      2,
+      [](int rank, torch::Device device) {
+        const torch::Device other = test_device(rank + 2);
+        torch::nn::Linear one(2, 3), two(2, 3);
+        one->to(device);
+        two->to(device);
+        two->bias.set_data(two->bias.detach().to(other));  // on two devices
+        std::vector<torch::Tensor> parameters = one->parameters();
+        for (const torch::Tensor& parameter : two->parameters()) parameters.push_back(parameter);
+        torch::optim::SGD split(parameters, torch::optim::SGDOptions(0.1).momentum(0.9));
+        torch::optim::SGD single(one->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+        for (const torch::Tensor& parameter : parameters) {
+          const torch::NoGradGuard no_grad;
+          parameter.fill_(rank + 1);
+          parameter.mutable_grad() = torch::full_like(parameter, rank + 5);
+        }
+        split.step();
+        single.step();
+        broadcast_object(one, 0);
+        broadcast_object(two, 0);
+        broadcast_object(single, 0);
+        broadcast_object(split, 0);
+        const auto expect_state = [](const torch::optim::SGD& optimizer, const torch::Tensor& parameter) {
+          const auto& state =
+              static_cast<const torch::optim::SGDParamState&>(*optimizer.state().at(parameter.unsafeGetTensorImpl()));
+          expect_on_device(state.momentum_buffer(), parameter.device(), torch::full(parameter.sizes(), 5.0F), "state");
+        };
+        for (const torch::Tensor& parameter : parameters) expect_state(split, parameter);
+        for (const torch::Tensor& parameter : one->parameters()) expect_state(single, parameter);
+        EXPECT_EQ(one->weight.device(), device);
+        EXPECT_EQ(two->weight.device(), device);
+        EXPECT_EQ(two->bias.device(), other);
+        const torch::Tensor bias = two->bias.detach().cpu();
+        EXPECT_TRUE(bias.equal(torch::full({3}, 0.5F))) << bias;
+      },
+      "cpu:lockstep," + test_device_name() + ":lockstep");
+}
+
 TEST(DeviceBackendsMulti, OfTheDeviceAloneRefuseTensorsOfTheProcessor) {
   run_on_devices(
       2,

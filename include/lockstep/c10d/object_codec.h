@@ -4,13 +4,15 @@
 //   - numbers, enums and other trivially copyable types without pointers in them: their memory is sent, since all ranks
 //     run the same binary
 //   - std::string
-//   - at::Tensor (any dtype, shape and layout; also undefined ones) and c10::IValue (all that torch::pickle_save can)
+//   - at::Tensor (any dtype, shape and layout; also undefined ones) and c10::IValue (all that torch::pickle_save can).
+//     They arrive on the device with the sender's number: send CPU tensors where ranks have GPUs of other numbers
 //   - std::vector, std::array, std::set, std::unordered_set, std::map, std::unordered_map, std::optional, std::pair,
 //     std::tuple of all of these
 //   - what torch::save can write and torch::load can read: modules (nn::Linear and other holders, std::shared_ptr to a
-//     module), optimizers. Only their parameters and state are sent: broadcast_object fills the receiver's own object,
-//     which must have the same structure. To arrive as a new object (all_gather_object, ...) a module needs a default
-//     constructor.
+//     module), optimizers. Only their parameters, buffers and state are sent: broadcast_object fills the receiver's own
+//     object, which must have the same structure. A module's tensors keep their memory, and all keep their devices.
+//     c10::ValueError, and nothing has changed, where a tensor has another shape. To arrive as a new object
+//     (all_gather_object, ...) a module needs a default constructor.
 // For a type of your own, specialise it:
 //
 //   template <> struct lockstep::ObjectCodec<Config> {
@@ -50,6 +52,10 @@
 #include <vector>
 
 #include "lockstep/c10d/errors.h"
+
+namespace torch::optim {
+class Optimizer;
+}
 
 namespace lockstep {
 
@@ -157,6 +163,15 @@ struct Maker<std::shared_ptr<T>> {
   }
 };
 template <typename T>
+inline constexpr bool kIsModule = std::is_base_of_v<torch::detail::ModuleHolderIndicator, T>;
+template <typename T>
+inline constexpr bool kIsModule<std::shared_ptr<T>> = std::is_base_of_v<torch::nn::Module, T>;
+
+// Fill an object with what torch::save has written.
+void load(torch::nn::Module& module, const std::string& bytes);
+void load(torch::optim::Optimizer& optimizer, const std::string& bytes);
+
+template <typename T>
 inline constexpr bool kCanMake = !std::is_same_v<decltype(Maker<T>::make()), std::nullptr_t>;
 
 }  // namespace object_codec
@@ -192,8 +207,16 @@ struct ObjectCodec {
     }
   }
   static void decode_into(ObjectReader& reader, T& value) requires(!object_codec::kIsRaw<T>) {
-    std::istringstream stream(reader.get<std::string>());
-    torch::load(value, stream);
+    const std::string bytes = reader.get<std::string>();
+    if constexpr (object_codec::kIsModule<T>) {
+      TORCH_CHECK(static_cast<bool>(value), "object: expected a module to fill, found a null pointer");
+      object_codec::load(*value, bytes);
+    } else if constexpr (std::is_base_of_v<torch::optim::Optimizer, T>) {
+      object_codec::load(value, bytes);
+    } else {
+      std::istringstream stream(bytes);
+      torch::load(value, stream);
+    }
   }
 };
 
