@@ -34,9 +34,18 @@ bool is_grey(const Image& image) {
   return true;
 }
 
+// An EXIF segment with one entry: big-endian TIFF, tag 0x0112 (orientation), a short.
+void write_orientation(jpeg_compress_struct& codec, int orientation) {
+  const std::array<std::uint8_t, 32> exif{
+      'E', 'x', 'i', 'f', 0,    0, 'M', 'M', 0, 42, 0, 0, 0,
+      8,   0,   1,   1,   0x12, 0, 3,   0,   0, 0,  1, 0, static_cast<std::uint8_t>(orientation),
+      0,   0,   0,   0,   0,    0};
+  jpeg_write_marker(&codec, JPEG_APP0 + 1, exif.data(), exif.size());
+}
+
 // No object with a destructor may be alive between setjmp and longjmp. False: an error, in handler.message.
-bool compress(const Image& image, int quality, std::uint8_t* row_buffer, ErrorHandler& handler, unsigned char** out,
-              unsigned long* out_bytes) {
+bool compress(const Image& image, int quality, int orientation, std::uint8_t* row_buffer, ErrorHandler& handler,
+              unsigned char** out, unsigned long* out_bytes) {
   jpeg_compress_struct codec;
   codec.err = jpeg_std_error(&handler.manager);
   handler.manager.error_exit = on_error;
@@ -55,6 +64,7 @@ bool compress(const Image& image, int quality, std::uint8_t* row_buffer, ErrorHa
   jpeg_set_quality(&codec, quality, TRUE);
   codec.optimize_coding = TRUE;  // slower, but a few per cent smaller: packs are made once
   jpeg_start_compress(&codec, TRUE);
+  if (orientation != 1) write_orientation(codec, orientation);
   for (int y = 0; y < image.height(); ++y) {
     auto* row = const_cast<JSAMPROW>(image.row(y));
     if (grey) {
@@ -71,12 +81,12 @@ bool compress(const Image& image, int quality, std::uint8_t* row_buffer, ErrorHa
 
 }  // namespace
 
-Result<std::vector<std::uint8_t>> encode_jpeg(const Image& image, int quality) {
+Result<std::vector<std::uint8_t>> encode_jpeg(const Image& image, int quality, int orientation) {
   std::vector<std::uint8_t> row(static_cast<std::size_t>(image.width()));
   ErrorHandler handler{};
   unsigned char* memory = nullptr;
   unsigned long bytes = 0;
-  const bool done = compress(image, quality, row.data(), handler, &memory, &bytes);
+  const bool done = compress(image, quality, orientation, row.data(), handler, &memory, &bytes);
   const std::unique_ptr<unsigned char, decltype(&std::free)> owner(memory, &std::free);
   if (done) return std::vector<std::uint8_t>(memory, memory + bytes);
   return Status(ErrorCode::kInvalidArgument, fmt::format("cannot make a JPEG of {} x {} pixels: {}", image.width(),

@@ -10,6 +10,7 @@
 namespace lockstep::data {
 
 // 4:2:0, baseline. Pictures with only grey pixels become grey JPEGs, which are smaller. `quality` is cjpeg's, 1 to 100.
-Result<std::vector<std::uint8_t>> encode_jpeg(const Image& image, int quality);
+// `orientation`: EXIF's, 1 to 8, of pixels that are not turned yet; other than 1, the file says it.
+Result<std::vector<std::uint8_t>> encode_jpeg(const Image& image, int quality, int orientation = 1);
 
 }  // namespace lockstep::data

@@ -87,6 +87,23 @@ TEST_F(Pack, MakesOnlyPicturesSmallerThatAreTooLarge) {
   EXPECT_LT(difference / (40 * 73), 25);
 }
 
+// Else a loader that turns pictures upright would turn those that were small enough alone.
+TEST_F(Pack, KeepsTheOrientationOfPicturesThatAreMadeSmaller) {
+  for (int orientation = 1; orientation <= 8; ++orientation) {
+    write_file(folder_ / "cat" / "large.jpg", test::with_orientation(large_, orientation));
+    const PackReader reader = packed({.shorter_side = 50});
+    EXPECT_EQ(image_size(reader.bytes(0)).value(), (ImageSize{83, 50}));
+    const DecodeOptions upright{.apply_orientation = true};
+    const Image before = decode_image(test::with_orientation(copy(reader.bytes(0)), orientation), upright).value();
+    EXPECT_EQ(image_size(reader.bytes(0), upright).value(), (orientation < 5 ? ImageSize{83, 50} : ImageSize{50, 83}));
+    const Image after = decode_image(reader.bytes(0), upright).value();
+    ASSERT_EQ(after.width(), before.width());
+    for (int y = 0; y < after.height(); ++y) {
+      for (int x = 0; x < after.width(); ++x) ASSERT_EQ(after.pixel(x, y)[0], before.pixel(x, y)[0]) << orientation;
+    }
+  }
+}
+
 TEST_F(Pack, CorruptPicturesAreAnErrorOrLeftOut) {
   write_file(folder_ / "cat" / "broken.jpg", Bytes{'n', 'o'});
   write_file(folder_ / "cat" / "empty.jpg", {});
