@@ -142,9 +142,41 @@ void CheckpointManager::wait() {
 
 void CheckpointManager::write(std::int64_t step, const Checkpoint& checkpoint) {
   remove_abandoned();
+  set_aside_higher(step);
   checkpoint.save(path_of(step));
   metrics_[step] = checkpoint.metric();
   remove_unneeded(step);
+}
+
+std::filesystem::path CheckpointManager::set_aside(const std::vector<std::int64_t>& steps) {
+  take_folder();
+  // A folder of its own each time: whoever starts again twice, or is killed here, still loses nothing.
+  fs::path aside;
+  std::error_code error;
+  for (int number = 1; !error; ++number) {
+    aside = folder_ / fmt::format("earlier-{}", number);
+    if (fs::create_directory(aside, error)) break;
+  }
+  for (const std::int64_t step : steps) {
+    const fs::path file = path_of(step);
+    if (!error) fs::rename(file, aside / file.filename(), error);
+    metrics_.erase(step);
+  }
+  if (!error) return aside;
+  throw CheckpointError(ErrorCode::kIo, fmt::format("cannot move the checkpoints of an earlier training to {}: {}",
+                                                    aside.native(), error.message()));
+}
+
+// Else they would count as the last ones, so that this training's own were removed and the next start loaded theirs.
+void CheckpointManager::set_aside_higher(std::int64_t step) {
+  std::vector<std::int64_t> higher = steps();
+  std::erase_if(higher, [step](std::int64_t other) { return other <= step; });
+  if (higher.empty()) return;
+  const std::string aside = set_aside(higher).native();
+  log::warning(
+      fmt::format("step {} is saved after higher ones, up to step {}: the training has gone back, and their "
+                  "checkpoints are now in {}",
+                  step, higher.back(), aside));
 }
 
 // Removes temporary files of writers that were killed.

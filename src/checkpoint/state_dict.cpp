@@ -7,6 +7,7 @@
 #include <array>
 #include <utility>
 
+#include "base/printable.h"
 #include "error_context.h"
 #include "tensor_rules.h"
 
@@ -57,19 +58,26 @@ IncompatibleKeys compare(const StateDict& saved, const StateDict& model) {
   return found;
 }
 
+// A name for a message: that of a file may be long, and hold anything.
+std::string printable_key(std::string_view name) {
+  constexpr std::size_t kMost = 80;
+  return printable(name.substr(0, kMost)) + (name.size() > kMost ? "..." : "");
+}
+
 std::string describe_keys(const IncompatibleKeys& keys) {
   std::vector<std::string> parts;
-  const auto add = [&](std::string_view what, std::vector<std::string> names) {
+  const auto add = [&](std::string_view what, std::vector<std::string> names, std::string (*shown)(std::string_view)) {
     constexpr std::size_t kShown = 8;  // another model has hundreds
     const std::size_t more = names.size() > kShown ? names.size() - kShown : 0;
     names.resize(names.size() - more);
     if (names.empty()) return;
+    std::transform(names.begin(), names.end(), names.begin(), shown);
     parts.push_back(fmt::format("{}: {}", what, fmt::join(names, ", ")));
     if (more > 0) parts.back() += fmt::format(" and {} more", more);
   };
-  add("missing in the file", keys.missing_keys);
-  add("unexpected in the file", keys.unexpected_keys);
-  add("different shapes or dtypes", keys.mismatched);
+  add("missing in the file", keys.missing_keys, printable_key);
+  add("unexpected in the file", keys.unexpected_keys, printable_key);
+  add("different shapes or dtypes", keys.mismatched, printable);  // names that the model has too, and then the shapes
   return fmt::format("{}", fmt::join(parts, "; "));
 }
 

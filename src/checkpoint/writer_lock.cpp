@@ -9,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <map>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -40,27 +41,41 @@ Held& held() {
   return all;
 }
 
+std::string boot_id_or_nothing() {
+  const Result<std::string> id = boot_id();
+  return id.ok() ? id.value() : "";
+}
+
 struct Holder {
-  std::string host;
   std::string process;
+  std::string host;
+  std::string boot_id;
 
   std::string text() const { return host.empty() ? "another process" : fmt::format("process {} on {}", process, host); }
-  bool is_elsewhere() const { return !host.empty() && host != host_name(); }
+  // Two machines may have one name: a pod's successor on another node has that of the pod.
+  bool is_elsewhere() const {
+    const std::string mine = boot_id_or_nothing();
+    if (!boot_id.empty() && !mine.empty()) return boot_id != mine;
+    return !host.empty() && host != host_name();
+  }
 };
 
-// "PID HOST\n", written by the holder just after it has got the lock.
+// "PID HOST BOOT_ID\n", written by the holder just after it has got the lock. Without a boot id where there is none.
 Holder holder_of(int fd) {
   std::array<char, 512> text{};
   const ssize_t got = ::pread(fd, text.data(), text.size(), 0);
   const std::string line(text.data(), got > 0 ? static_cast<std::size_t>(got) : 0);
-  const std::size_t space = line.find(' ');
   const std::size_t end = line.find('\n');
-  if (space == std::string::npos || end == std::string::npos || end < space) return {};
-  return {printable(line.substr(space + 1, end - space - 1)), printable(line.substr(0, space))};
+  if (end == std::string::npos) return {};
+  std::istringstream words(line.substr(0, end));
+  Holder holder;
+  if (!(words >> holder.process >> holder.host)) return {};
+  words >> holder.boot_id;
+  return {printable(holder.process), printable(holder.host), holder.boot_id};
 }
 
 void write_holder(int fd) {
-  const std::string line = fmt::format("{} {}\n", ::getpid(), host_name());
+  const std::string line = fmt::format("{} {} {}\n", ::getpid(), host_name(), boot_id_or_nothing());
   // On a full disk the lock has no name.
   if (::ftruncate(fd, 0) == 0) static_cast<void>(::pwrite(fd, line.data(), line.size(), 0) == 0);
 }

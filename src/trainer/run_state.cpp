@@ -24,13 +24,6 @@ checkpoint::CheckpointManagerOptions manager_options(const TrainerOptions& optio
           .asynchronous = options.asynchronous_checkpoints};
 }
 
-// The sums of all ranks.
-Average of_all(const Average& mine) {
-  Average all;
-  for (const torch::Tensor& packed : all_gather_object(mine.packed())) all.merge(Average(packed));
-  return all;
-}
-
 std::vector<double> rates_of(const torch::optim::Optimizer& optimizer) {
   std::vector<double> rates;
   for (const auto& group : optimizer.param_groups()) rates.push_back(group.options().get_lr());
@@ -65,6 +58,12 @@ const char* name_of(Monitor monitor) {
 }
 
 }  // namespace
+
+Average of_all(const Average& mine) {
+  Average all;
+  for (const torch::Tensor& packed : all_gather_object(mine.packed())) all.merge(Average(packed));
+  return all;
+}
 
 void on_rank_0(const std::function<void()>& work) {
   std::int64_t code = static_cast<std::int64_t>(ErrorCode::kOk);
@@ -260,7 +259,8 @@ void RunState::judge_again(const data::DataLoaderBase& loader) {
     std::vector<std::int64_t> others = manager_->steps();
     std::erase(others, progress.step);
     const std::string moved =
-        others.empty() ? "" : fmt::format("; the other checkpoints are now in {}", move_aside(others).native());
+        others.empty() ? ""
+                       : fmt::format("; the other checkpoints are now in {}", manager_->set_aside(others).native());
     log::warning(
         fmt::format("evaluations are judged by {} now, not as before: the search for the best one begins again{}",
                     name_of(options_.monitor), moved));
@@ -271,27 +271,9 @@ void RunState::judge_again(const data::DataLoaderBase& loader) {
 void RunState::set_earlier_aside() {
   const std::vector<std::int64_t> steps = manager_->steps();
   if (steps.empty()) return;
-  const std::string aside = move_aside(steps).native();
+  const std::string aside = manager_->set_aside(steps).native();
   log::warning(
       fmt::format("the training starts from the beginning: checkpoints of an earlier one are now in {}", aside));
-}
-
-std::filesystem::path RunState::move_aside(const std::vector<std::int64_t>& steps) {
-  // A folder of its own each time: whoever forgets `resume` twice, or is killed here, still loses nothing.
-  std::filesystem::path aside;
-  std::error_code error;
-  for (int number = 1; !error; ++number) {
-    aside = options_.checkpoint_dir / fmt::format("earlier-{}", number);
-    if (std::filesystem::create_directory(aside, error)) break;
-  }
-  for (const std::int64_t step : steps) {
-    const std::filesystem::path file = manager_->path_of(step);
-    if (!error) std::filesystem::rename(file, aside / file.filename(), error);
-  }
-  if (!error) return aside;
-  throw checkpoint::CheckpointError(
-      ErrorCode::kIo,
-      fmt::format("cannot move the checkpoints of an earlier training to {}: {}", aside.native(), error.message()));
 }
 
 bool RunState::load_best() {

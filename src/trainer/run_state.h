@@ -33,6 +33,9 @@ inline std::int64_t limited(std::int64_t batches, const TrainerOptions& options)
   return options.limit_batches > 0 ? std::min(batches, options.limit_batches) : batches;
 }
 
+// Of all ranks. Does not throw where no rank has a sample, as Average::compute() does. Collective.
+Average of_all(const Average& mine);
+
 // Calls `work` on rank 0. Its CheckpointError is thrown on every rank. Collective.
 void on_rank_0(const std::function<void()>& work);
 
@@ -67,8 +70,6 @@ class RunState {
   void judge_again(const data::DataLoaderBase& loader);
   // For rank 0.
   void set_earlier_aside();
-  // Returns the new folder. For rank 0.
-  std::filesystem::path move_aside(const std::vector<std::int64_t>& steps);
 
   std::shared_ptr<torch::nn::Module> model_;
   torch::optim::Optimizer& optimizer_;

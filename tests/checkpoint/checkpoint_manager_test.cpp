@@ -5,10 +5,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
 #include <optional>
+#include <thread>
 
 #include "checkpoint/staging.h"
 #include "support/forked.h"
@@ -92,6 +94,26 @@ TEST_F(CheckpointFolders, KeepTheLastAndTheBest) {
   CheckpointManager none(folder_, {.keep_last = 1, .best = CheckpointManagerOptions::Best::kNotKept});
   none.save(8, state_of(8));
   EXPECT_EQ(none.steps(), (Steps{8}));
+}
+
+// A training that went back to step 2 and goes on from there.
+TEST_F(CheckpointFolders, HigherStepsAreSetAside) {
+  CheckpointManager(folder_, {.keep_last = 2}).save(2, state_of(2));
+  CheckpointManager manager(folder_, {.keep_last = 2});
+  manager.save(3, state_of(3), 0.9);
+  manager.save(4, state_of(4), 0.1);
+  EXPECT_EQ(manager.load(3).step(), 3);
+  manager.save(3, state_of(30), 0.5);
+  manager.save(4, state_of(40), 0.6);
+  EXPECT_EQ(manager.steps(), (Steps{3, 4}));
+  EXPECT_EQ(weight_of(*manager.load_latest()), 40.0);
+  EXPECT_EQ(weight_of(*manager.load_best()), 40.0);
+  CheckpointManager aside(folder_ / "earlier-1");
+  EXPECT_EQ(aside.steps(), (Steps{4}));
+  EXPECT_EQ(weight_of(aside.load(4)), 4.0);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "earlier-2"));
+  EXPECT_EQ(manager.set_aside({3}), folder_ / "earlier-2");
+  EXPECT_EQ(manager.steps(), (Steps{4}));
 }
 
 // As an epoch's state is, before and after its evaluation.
@@ -337,6 +359,28 @@ TEST_F(CheckpointFolders, OneProcessWritesToAFolder) {
               return code_of([&] { CheckpointManager(folder_).take_folder(); }) == ErrorCode::kUnavailable ? 0 : 1;
             }),
             0);
+}
+
+// A pod's successor on another node has the same host name.
+TEST_F(CheckpointFolders, AWriterOfTheSameNameOnAnotherMachineIsWaitedFor) {
+  int taken[2];
+  ASSERT_EQ(::pipe2(taken, O_CLOEXEC), 0);
+  const pid_t writer = test::fork_to([&] {
+    CheckpointManager manager(folder_);
+    manager.take_folder();
+    char host[256] = {};
+    ::gethostname(host, sizeof(host) - 1);
+    std::ofstream(folder_ / ".writer") << ::getpid() << ' ' << host << " another-boot-id\n";
+    if (::write(taken[1], "x", 1) != 1) return 1;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // three times the patience with this machine
+    return 0;
+  });
+  char byte = 0;
+  ASSERT_EQ(::read(taken[0], &byte, 1), 1);
+  CheckpointManager manager(folder_);
+  manager.save(1, state_of(1));
+  EXPECT_EQ(test::end_of(writer), 0);
+  for (const int fd : taken) ::close(fd);
 }
 
 // However it ends, and whether or not a fork of it lives on.

@@ -60,9 +60,11 @@ class CheckpointManager {
   // have died that long.
   void take_folder();
 
-  // Saves under `step`, replaces a checkpoint of the same step, and removes those that need not be kept. Blocks until
-  // the file is on the disk; when asynchronous, until the previous save has finished. Throws CheckpointError, also when
-  // the previous save failed: the new one is then not saved. The first save also throws what take_folder() throws.
+  // Saves under `step`, replaces a checkpoint of the same step, and removes those that need not be kept. Those of
+  // higher steps are of a training that was given up for an older checkpoint: they are set aside, with a warning.
+  // Blocks until the file is on the disk; when asynchronous, until the previous save has finished. Throws
+  // CheckpointError, also when the previous save failed: the new one is then not saved. The first save also throws what
+  // take_folder() throws.
   void save(std::int64_t step, const Checkpoint& checkpoint, std::optional<double> metric = std::nullopt);
   // Blocks until the last save has copied everything, so that parameters and the optimizer may change. Returns at once
   // unless `overlap_copy` is set. A save that finds that something has changed too early fails: the next save() or
@@ -89,6 +91,10 @@ class CheckpointManager {
   std::optional<Checkpoint> load_best();
   Checkpoint load(std::int64_t step);
 
+  // Moves the files of these steps into a new folder in this one, "earlier-1" and so on, and returns it. Nothing
+  // removes them there. Throws CheckpointError when they cannot be moved, and what take_folder() throws.
+  std::filesystem::path set_aside(const std::vector<std::int64_t>& steps);
+
   // Steps of the existing files, ascending.
   std::vector<std::int64_t> steps() const;
   std::filesystem::path path_of(std::int64_t step) const;
@@ -107,6 +113,7 @@ class CheckpointManager {
   void start_saving(std::int64_t step, Checkpoint state, std::vector<PendingCopy> pending);
   void write(std::int64_t step, const Checkpoint& checkpoint);
   void remove_unneeded(std::int64_t just_saved);
+  void set_aside_higher(std::int64_t step);
   void remove_abandoned();
   std::optional<double> metric_of(std::int64_t step);
   std::vector<std::int64_t> steps_by_metric();
