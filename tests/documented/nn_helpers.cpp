@@ -119,7 +119,7 @@ struct ClippedHook final : CommHook {
 [[maybe_unused]] void moving_average_after_join(ExponentialMovingAverage& ema) {
   const std::vector<std::int64_t> counts = all_gather_object(ema.updates());
   const auto most = std::max_element(counts.begin(), counts.end());
-  std::map<std::string, torch::Tensor> averages = ema.tensors();
+  std::map<std::string, torch::Tensor> averages = ema.tensors();  // on GPUs: .cpu() of each
   broadcast_object(averages, static_cast<int>(most - counts.begin()));
   ema.load(averages, *most);
 }

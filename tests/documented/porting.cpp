@@ -203,6 +203,7 @@ void train(int /*rank*/) {}
   torch::optim::AdamW optimizer(masters.parameters(), /*lr=*/1e-3);
   loss_of(ddp->forward(x.to(torch::kBFloat16)), y).backward();
   masters.step(optimizer);
+  model->zero_grad();  // the optimizer knows only the float parameters
 }
 
 [[maybe_unused]] void around_the_step(Net& model, torch::Tensor& loss, torch::optim::SGD& optimizer,

@@ -82,6 +82,28 @@ TEST_P(DataParallelOn, GivesTheGradientsOfOneDevice) {
   }
 }
 
+// One row: one replica runs, and its gradients of the two addends are one tensor.
+struct AddendsImpl : torch::nn::Cloneable<AddendsImpl> {
+  AddendsImpl() { reset(); }
+  void reset() override {
+    weight = register_parameter("weight", torch::ones({3, 2}));
+    change = register_parameter("change", torch::zeros({3, 2}));
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return torch::linear(x, weight + change); }
+  torch::Tensor weight, change;
+};
+TORCH_MODULE(Addends);
+
+TEST_P(DataParallelOn, GivesEachParameterAGradientOfItsOwn) {
+  Addends net;
+  DataParallel<Addends> parallel(net, {.cpu_replicas = GetParam()});
+  const torch::Tensor x = torch::tensor({{1.F, 2.F}});
+  for (int pass = 0; pass < 2; ++pass) parallel.forward(x).sum().backward();
+  EXPECT_FALSE(net->weight.grad().is_alias_of(net->change.grad()));
+  EXPECT_TRUE(net->weight.grad().equal((2 * x).expand({3, 2}))) << net->weight.grad();
+  EXPECT_TRUE(net->change.grad().equal(net->weight.grad()));
+}
+
 // In double, with momentum: rounding is all that differs, and in float 20 steps could magnify it beyond any fixed
 // bound.
 TEST_P(DataParallelOn, TrainsLikeOneDevice) {
@@ -311,10 +333,12 @@ TEST(DataParallel, TakesAnySignature) {
 
 struct Detection {
   torch::Tensor boxes, masks;
+  std::int64_t found = 0;
   template <typename Visitor>
   void for_each_tensor(Visitor visit) {
     visit(boxes, "boxes");
     visit(masks, "masks");
+    visit(found, "found");
   }
 };
 
@@ -324,8 +348,9 @@ struct DetectorImpl : torch::nn::Cloneable<DetectorImpl> {
   torch::Tensor forward(const torch::Tensor& x) { return x * weight; }
   Detection detect(const torch::Tensor& x) {
     const torch::Tensor y = x * weight;
-    return {y, x[0][0].item<double>() < 0 ? y * 2 : torch::Tensor()};
+    return {y, x[0][0].item<double>() < 0 ? y * 2 : torch::Tensor(), 0};
   }
+  Detection count(const torch::Tensor& x) { return {x * weight, torch::Tensor(), x[0][0].item<double>() < 0 ? 1 : 0}; }
   std::variant<std::vector<torch::Tensor>, torch::Tensor> several(const torch::Tensor& x) {
     return std::vector<torch::Tensor>(x[0][0].item<double>() < 0 ? 2 : 1, x * weight);
   }
@@ -338,7 +363,8 @@ TEST(DataParallel, NamesWhatOneReplicaAloneReturnsInsideAStructOrVariant) {
   const torch::Tensor x = torch::tensor({{1., 1.}, {-1., -1.}}).to(torch::kFloat);
   EXPECT_TRUE(parallel.apply(&DetectorImpl::detect, x.abs()).boxes.equal(x.abs()));
   expect_in(error_of([&] { parallel.apply(&DetectorImpl::detect, x); }),
-            {"result", "replica 0 and replica 1", "undefined"});
+            {"result, 'masks'", "replica 0 and replica 1", "undefined"});
+  expect_in(error_of([&] { parallel.apply(&DetectorImpl::count, x); }), {"result, 'found'", "another value"});
   expect_in(error_of([&] { parallel.apply(&DetectorImpl::several, x); }),
             {"result", "replica 0 and replica 1", "another number of values"});
 }

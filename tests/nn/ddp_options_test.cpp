@@ -459,6 +459,36 @@ TEST(DdpOptionsMulti, StaticGraphCountsARanksOwnPasses) {
   });
 }
 
+// Registers a buffer in its first pass.
+struct LateImpl : torch::nn::Module {
+  LateImpl() { line = register_module("line", torch::nn::Linear(3, 3)); }
+  torch::Tensor forward(const torch::Tensor& x) {
+    if (!mask.defined()) mask = register_buffer("mask", torch::ones({3}));
+    return line(x) * mask;
+  }
+  torch::nn::Linear line{nullptr};
+  torch::Tensor mask;
+};
+TORCH_MODULE(Late);
+
+TEST(DdpOptionsMulti, JoinTakesChangesOfTheModuleAtItsStartAlone) {
+  run_processes(2, [](int number) {
+    const Rank rank;
+    Late net;
+    DistributedDataParallel<Late> ddp(net);
+    const auto join = [&](int inputs) {
+      ddp.join([&] {
+        for (int step = 0; step < inputs; ++step) ddp->forward(random_input({2, 3}, step)).sum().backward();
+      });
+    };
+    expect_in(error_of([&] { join(2); }), {"join: the module has got other parameters or buffers", "before join"});
+    join(2 * number);  // the buffer is known now; rank 0 has no inputs
+    net->line->bias.requires_grad_(false);
+    join(2 * number);
+    expect_equal_on_all_ranks(net->parameters(), "parameter");
+  });
+}
+
 TEST(DdpOptionsMulti, JoinRefusesLayersThatCommunicateInForward) {
   run_processes(2, [](int) {
     const Rank rank;

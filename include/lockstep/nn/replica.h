@@ -83,6 +83,9 @@ class Replica {
   std::vector<torch::Tensor> reduced_parameters() const;
   bool parameters_changed() const;
   bool buffers_changed() const;
+  bool module_changed() const { return parameters_changed() || buffers_changed(); }
+  void take_changed_module();
+  void refuse_change_in_join() const;
   // In a join: tells all ranks whether this one still has inputs. Returns which ranks have.
   std::vector<int> exchange_activity(bool active, bool continues_pass = false);
   void refuse_collectives_in_forward() const;

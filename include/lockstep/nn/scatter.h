@@ -14,7 +14,8 @@
 //     void for_each_tensor(Visit&& visit) { visit(images, "images"); visit(labels, "labels"); }
 //   };
 //
-// `visit` takes values of any of these kinds; the name is for error messages and may be left out. A type that is none
+// `visit` takes values of any of these kinds; the name is for error messages and may be left out. gather() takes what
+// for_each_tensor does not visit from the first part. A type that is none
 // of these does not compile, because it could hide a tensor that would then not be split: wrap it in replicated().
 //
 // Tensors are split along one dimension as torch.chunk does it: every part but the last has ceil(rows / devices) rows,
@@ -34,6 +35,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -70,6 +72,13 @@ struct Path {
 
 using Leaf = std::function<void(torch::Tensor&, const Path&)>;
 
+// What a struct's for_each_tensor names, for comparisons.
+struct StructMember {
+  std::string name;
+  void* value;
+  void (*check_same)(void* first, void* other, std::size_t replica, const Path& path);
+};
+
 // `lenient`: values of unknown kinds are passed over.
 template <bool lenient = false, typename T>
 void visit(T& value, const Leaf& leaf, const Path& path);
@@ -78,16 +87,15 @@ void visit(T& value, const Leaf& leaf, const Path& path);
 class Visitor {
  public:
   Visitor(const Leaf& leaf, const Path& path) : leaf_(&leaf), path_(&path) {}
+  // Lists the members instead.
+  explicit Visitor(std::vector<StructMember>& members) : members_(&members) {}
   template <typename Member>
-  void operator()(Member& member, std::string_view name = {}) const {
-    const Path inner{path_, name.empty() ? std::string_view("member") : name, name.empty() ? next_++ : -1,
-                     path_->whole};
-    visit(member, *leaf_, inner);
-  }
+  void operator()(Member& member, std::string_view name = {}) const;
 
  private:
-  const Leaf* leaf_;
-  const Path* path_;
+  const Leaf* leaf_ = nullptr;
+  const Path* path_ = nullptr;
+  std::vector<StructMember>* members_ = nullptr;
   mutable std::int64_t next_ = 0;
 };
 
@@ -184,6 +192,9 @@ Path path_of_key(const Path& outer, const Key& key, std::int64_t position) {
   }
 }
 
+template <typename T>
+void visit_struct(T& value, const Visitor& visitor);
+
 // Calls leaf for every tensor in `value`, in the same order for equal structures.
 template <bool lenient, typename T>
 void visit(T& value, const Leaf& leaf, const Path& path) {
@@ -210,10 +221,17 @@ void visit(T& value, const Leaf& leaf, const Path& path) {
     std::visit([&](auto& held) { visit<lenient>(held, leaf, path); }, value);
   } else if constexpr (kKind == Kind::kReplicated) {
     visit<lenient>(value.value, leaf, {path.outer, path.name, path.number, true});
-  } else if constexpr (HasMember<T>) {
-    value.for_each_tensor(Visitor(leaf, path));
   } else {
-    for_each_tensor(value, Visitor(leaf, path));
+    visit_struct(value, Visitor(leaf, path));
+  }
+}
+
+template <typename T>
+void visit_struct(T& value, const Visitor& visitor) {
+  if constexpr (HasMember<T>) {
+    value.for_each_tensor(visitor);
+  } else {
+    for_each_tensor(value, visitor);
   }
 }
 
@@ -266,8 +284,8 @@ void check_same(T& first, T& other, std::size_t replica, const Path& path) {
     if constexpr (KindOf<T>::kTensors) {
       for (std::size_t i = 0; i < first.size(); ++i)
         check_same(first[i], other[i], replica, {&path, {}, static_cast<std::int64_t>(i)});
-    } else if (!(first == other)) {
-      structures_differ(path, replica, "other values");
+    } else if constexpr (requires { first.front() == other.front(); }) {
+      if (!(first == other)) structures_differ(path, replica, "other values");
     }
   } else if constexpr (kKind == Kind::kTuple) {
     [&]<std::size_t... i>(std::index_sequence<i...>) {
@@ -296,16 +314,34 @@ void check_same(T& first, T& other, std::size_t replica, const Path& path) {
     }
     (std::make_index_sequence<std::variant_size_v<T>>());
   } else if constexpr (kKind == Kind::kStruct) {
-    const auto mine = collect(first, path).tensors;
-    const auto its = collect(other, path).tensors;
-    if (mine.size() != its.size()) structures_differ(path, replica, "another number of tensors");
+    std::vector<StructMember> mine, its;
+    visit_struct(first, Visitor(mine));
+    visit_struct(other, Visitor(its));
+    if (mine.size() != its.size()) structures_differ(path, replica, "another number of members");
     for (std::size_t i = 0; i < mine.size(); ++i) {
-      if (mine[i].defined() != its[i].defined())
-        structures_differ(path, replica, "a tensor, the other an undefined one");
+      const Path inner{&path, mine[i].name};
+      if (mine[i].check_same != its[i].check_same) structures_differ(inner, replica, "a member of another type");
+      mine[i].check_same(mine[i].value, its[i].value, replica, inner);
     }
   } else if constexpr (requires { first == other; }) {
     if (!(first == other) && first == first) structures_differ(path, replica, "another value");
   }
+}
+
+template <typename Member>
+void check_same_members(void* first, void* other, std::size_t replica, const Path& path) {
+  check_same(*static_cast<Member*>(first), *static_cast<Member*>(other), replica, path);
+}
+
+template <typename Member>
+void Visitor::operator()(Member& member, std::string_view name) const {
+  const std::int64_t number = name.empty() ? next_++ : -1;
+  if (members_ != nullptr) {
+    const std::string shown = name.empty() ? "member " + std::to_string(number) : std::string(name);
+    members_->push_back({shown, std::addressof(member), &check_same_members<Member>});
+    return;
+  }
+  visit(member, *leaf_, {path_, name.empty() ? std::string_view("member") : name, number, path_->whole});
 }
 
 // What forward gets for an argument of type Arg& or Arg&&: the copy, in the same category; of replicated(), its value.

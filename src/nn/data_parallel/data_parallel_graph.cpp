@@ -203,11 +203,21 @@ variable_list connect_gradients(const BackwardPass& pass) {
   return connect(graph);
 }
 
+// Tensors of one memory, such as the gradients of a and b in a + b, become the gradients of several leaves: LibTorch
+// copies such a tensor only if it is the same object. A later change in place would change both.
+void own_memory(variable_list& gradients) {
+  for (torch::Tensor& gradient : gradients) {
+    if (!gradient.defined() || gradient.layout() != torch::kStrided || !gradient.has_storage()) continue;
+    if (gradient.storage().use_count() > 1) gradient = gradient.clone();
+  }
+}
+
 variable_list PassNode::backward(AutogradContext* context, variable_list gradients) {
   const auto graph = c10::static_intrusive_pointer_cast<PassGraph>(context->saved_data["graph"].toCapsule());
-  TORCH_CHECK(!graph->freed,
-              "DataParallel: the graph of this forward pass was freed by an earlier backward pass; keep it there with "
-              "retain_graph");
+  TORCH_CHECK(
+      !graph->freed,
+      "DataParallel: the graph of this forward pass was freed by an earlier backward pass; add up the losses of "
+      "all outputs for one pass, or keep the graph there with retain_graph");
   const bool create_graph = torch::GradMode::is_enabled();
   const bool keep_graph = torch::autograd::get_current_graph_task_keep_graph() || create_graph;
   graph->shared = graph->shared || create_graph;
@@ -238,6 +248,8 @@ variable_list PassNode::backward(AutogradContext* context, variable_list gradien
       wires.push_back(graph->input_wires[pass.leaves[i]]);
     }
     found = put_all_together(*graph->threads, parts, wires);
+    parts.clear();
+    own_memory(found);
   }
   variable_list result(graph->inputs.size() + 2);  // none for the arguments that are no tensors
   for (std::size_t i = 0; i < pass.leaves.size(); ++i) result[pass.leaves[i]] = std::move(found[i]);

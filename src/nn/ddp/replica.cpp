@@ -160,12 +160,17 @@ void Replica::before_method() {
   prepare_pass();
 }
 
+void Replica::take_changed_module() {
+  refuse_change_in_join();
+  synchronise_state(/*source=*/0, /*send=*/true);
+  build_reducer();
+}
+
 void Replica::prepare_pass() {
   reducer_->check_sizes();
-  if (parameters_changed() || buffers_changed()) {
+  if (module_changed()) {
     nn_detail::hold_owed_meeting();
-    synchronise_state(/*source=*/0, /*send=*/true);
-    build_reducer();
+    take_changed_module();
   }
   reducer_->before_forward(synchronise_);
 }

@@ -88,6 +88,16 @@ void Replica::refuse_collectives_in_forward() const {
   }
 }
 
+// A rank that has finished takes part in passes of the model that it knows. The ranks compare their models in messages
+// that it does not wait for.
+void Replica::refuse_change_in_join() const {
+  TORCH_CHECK_VALUE(
+      !join_ || throws_where_uneven(),
+      "join: the module has got other parameters or buffers (added, frozen, unfrozen or converted) inside the "
+      "loop, which a rank without inputs cannot learn of. Change it before join; make one forward pass "
+      "before it if the first pass registers a buffer; or set throw_on_early_termination");
+}
+
 void Replica::begin_join(const JoinOptions& options) {
   TORCH_CHECK(!join_, "join() inside join()");
   if (!options.enable || world_size() == 1) return;
@@ -96,6 +106,7 @@ void Replica::begin_join(const JoinOptions& options) {
               "in which order the others send for the two; run one loop after the other, or make both models parts of "
               "one module and join its wrapper");
   if (!options.throw_on_early_termination) refuse_collectives_in_forward();
+  if (module_changed()) take_changed_module();  // here, where all ranks are
   last_active_ = world_size() - 1;
   join_ = std::make_shared<const JoinOptions>(options);
   join_of_thread = join_;
