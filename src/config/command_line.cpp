@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/printable.h"
 #include "config/words.h"
 
 namespace lockstep::config {
@@ -77,8 +78,15 @@ class Parser {
 
   Result<std::string> value_of(const std::string& name, std::optional<std::string> value) {
     if (value) return std::move(*value);
-    if (next_ < words_.size()) return words_[next_++];
-    return Status(ErrorCode::kInvalidArgument, fmt::format("{}: its value is missing", name));
+    if (next_ == words_.size()) {
+      return Status(ErrorCode::kInvalidArgument, fmt::format("{}: its value is missing", name));
+    }
+    const std::string& word = words_[next_++];
+    if (!word.starts_with("--")) return word;
+    return Status(ErrorCode::kInvalidArgument,
+                  fmt::format("{0}: its value is missing: {1} is the next option; if it is meant as the value, write "
+                              "{0}={2}",
+                              name, shown(word), printable(word)));
   }
 
   Status unknown(const std::string& name) const {

@@ -89,6 +89,7 @@ void on_start(const Json& event, double time, RunRecord& run) {
                   .world_size = integer(event, "world_size", 1),
                   .first_epoch = integer(event, "first_epoch")};
   const std::int64_t first_step = integer(event, "first_step");
+  const bool is_new = session.first_epoch == 0 && first_step == 0;  // it replaces an earlier run in the folder
   auto command = event.value("command", std::vector<std::string>());
   auto classes = event.value("classes", std::vector<std::string>());
   Values configuration = values(event, "configuration");
@@ -111,6 +112,11 @@ void on_start(const Json& event, double time, RunRecord& run) {
   if (run.confusion_epoch >= session.first_epoch) run.confusion_epoch = -1;
   if (run.samples_epoch >= session.first_epoch) run.samples_epoch = -1;
   run.results.clear();
+  run.error.clear();
+  if (is_new) {
+    run.sessions.clear();
+    run.notes.clear();
+  }
   run.sessions.push_back(std::move(session));
 }
 

@@ -16,6 +16,7 @@
 #include "lockstep/base/mutex.h"
 #include "report/append_file.h"
 #include "report/base64.h"
+#include "report/json_members.h"
 #include "report/json_numbers.h"
 #include "report/thumbnail.h"
 #include "report/wall_time.h"
@@ -30,22 +31,23 @@ constexpr int kThumbnailSide = 96;
 constexpr std::size_t kLongestCommand = 1 << 16;
 
 Json to_json(const Scalars& scalars) {
-  Json json = Json::object();
-  for (const auto& [name, value] : scalars) json[name] = to_json_number(value);
-  return json;
+  JsonMembers members;
+  for (const auto& [name, value] : scalars) members.set(name, to_json_number(value));
+  return members.take();
 }
 
 Json to_json(const Values& values) {
-  Json json = Json::object();
+  JsonMembers members;
   for (const auto& [name, value] : values) {
-    json[name] = std::visit(
-        [](const auto& held) -> Json {
-          if constexpr (std::is_same_v<std::decay_t<decltype(held)>, double>) return to_json_number(held);
-          return held;
-        },
-        value);
+    members.set(name, std::visit(
+                          [](const auto& held) -> Json {
+                            if constexpr (std::is_same_v<std::decay_t<decltype(held)>, double>)
+                              return to_json_number(held);
+                            return held;
+                          },
+                          value));
   }
-  return json;
+  return members.take();
 }
 
 Json command_of_process() {

@@ -2,11 +2,22 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <sstream>
 
 #include "base/printable.h"
 
 namespace lockstep::trainer_detail {
+namespace {
+
+// For a message: a name of a checkpoint may be long, and hold anything.
+std::string printable_class(const std::optional<std::string>& name) {
+  constexpr std::size_t kMost = 80;
+  if (!name) return "missing";
+  return fmt::format("'{}{}'", printable(name->substr(0, kMost)), name->size() > kMost ? "..." : "");
+}
+
+}  // namespace
 
 // Names of folders may be any bytes, but checkpoints hold UTF-8.
 std::string text_of_classes(const std::vector<std::string>& names) {
@@ -20,13 +31,15 @@ std::string first_other_class(const NamedClasses& one, const NamedClasses& other
   std::istringstream other_lines(other.text);
   const auto next = [](std::istringstream& lines) {
     std::string name;
-    return std::getline(lines, name) ? fmt::format("'{}'", name) : std::string("missing");
+    return std::getline(lines, name) ? std::optional(name) : std::nullopt;
   };
   for (int number = 0; one_lines && other_lines; ++number) {
-    const std::string first = next(one_lines);
-    const std::string second = next(other_lines);
-    if (first != second)
-      return fmt::format("class {} is {} {}, and {} {}", number, first, one.where, second, other.where);
+    const std::optional<std::string> first = next(one_lines);
+    const std::optional<std::string> second = next(other_lines);
+    if (first != second) {
+      return fmt::format("class {} is {} {}, and {} {}", number, printable_class(first), one.where,
+                         printable_class(second), other.where);
+    }
   }
   return "";
 }

@@ -25,6 +25,18 @@ bool of_any_rank(bool value) {
   return *std::max_element(all.begin(), all.end()) > 0;
 }
 
+// Scores in which a sample with a NaN is a wrong answer: -1 for its label, 0 for all other classes. The metrics refuse
+// NaN, so one such sample would end the training, and each one that is resumed. Scores that do not fit the labels stay
+// as they are: the metrics say what is wrong with them.
+torch::Tensor without_nan(const torch::Tensor& scores, const torch::Tensor& labels) {
+  if (scores.dim() != 2 || !labels.defined() || labels.dim() != 1 || labels.size(0) != scores.size(0)) return scores;
+  const torch::Tensor broken = scores.isnan().any(1, /*keepdim=*/true);
+  if (!broken.any().item<bool>()) return scores;
+  const torch::Tensor classes = torch::arange(scores.size(1), scores.options().dtype(torch::kLong));
+  const torch::Tensor is_label = classes.unsqueeze(0) == labels.to(scores.device()).unsqueeze(1);
+  return torch::where(broken, is_label.to(scores.scalar_type()).neg(), scores);
+}
+
 }  // namespace
 
 Evaluation Trainer::Loop::evaluate(Feed& feed) {
@@ -46,7 +58,7 @@ Evaluation Trainer::Loop::evaluate(Feed& feed) {
     loss.add(output.loss.item<double>() * static_cast<double>(output.samples), static_cast<double>(output.samples));
     if (!output.scores.defined()) continue;
     has_scores = true;
-    const torch::Tensor scores = output.scores.to(torch::kFloat);
+    const torch::Tensor scores = without_nan(output.scores.to(torch::kFloat), output.labels);
     accuracy.update(scores, output.labels);
     if (confusion) confusion->update(scores, output.labels);
   }

@@ -238,7 +238,7 @@ bool Trainer::Loop::train_epoch(Feed& feed, EpochReport& epoch) {
   feed.end();
   epoch.epoch = progress.epoch;
   epoch.step = progress.step;
-  epoch.loss = progress.losses.compute();
+  epoch.loss = trainer_detail::of_all(progress.losses).value();  // NaN where every step was skipped
   for (const double count : nn_detail::of_all_ranks(static_cast<double>(samples), nullptr)) {
     epoch.samples += static_cast<std::int64_t>(count);
   }

@@ -276,6 +276,11 @@ TEST_F(ConfigCommandLine, RefusesWhatItDoesNotKnow) {
   EXPECT_EQ(parse({"--no-epochs"}).status().code(), ErrorCode::kInvalidArgument);
   EXPECT_EQ(parse({"--epochs"}).status().message(), "--epochs: its value is missing");
   EXPECT_EQ(parse({"--config"}).status().message(), "--config: its value is missing");
+  EXPECT_EQ(parse({"--resume", "--shuffle"}).status().message(),
+            "--resume: its value is missing: '--shuffle' is the next option; if it is meant as the value, write "
+            "--resume=--shuffle");
+  EXPECT_EQ(parse({"--resume=--shuffle"})->options.at(0).value, "--shuffle");
+  EXPECT_EQ(parse({"--decay", "-1"})->options.at(0).value, "-1");
 }
 
 }  // namespace

@@ -93,6 +93,16 @@ TEST(HtmlReport, StaysSmall) {
   EXPECT_PRED2(contains, page, "The 12 worst of 100 classes");
 }
 
+// Time that grew with the square of their number would be more than the test has.
+TEST(HtmlReport, OfARunWithManyScalars) {
+  RunRecord run;
+  run.epochs.emplace_back();
+  for (int i = 0; i < 500'000; ++i) run.epochs[0].scalars.emplace_back("scalar " + std::to_string(i), i);
+  const std::string page = html_report(run);
+  EXPECT_LT(page.size(), 2'000'000U);
+  EXPECT_PRED2(contains, page, "Of each kind the first 24 curves are drawn.");
+}
+
 TEST(HtmlReport, OfARunThatHasJustBegun) {
   const ScratchFolder folder;
   RunLog log = RunLog::open(folder.path()).value();

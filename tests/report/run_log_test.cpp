@@ -118,6 +118,17 @@ TEST(RunLog, IsReadBackAsItWasWritten) {
   EXPECT_EQ(run.bad_lines, 0);
 }
 
+// For example one for each parameter. Time that grew with the square of their number would be more than the test has.
+TEST(RunLog, TakesAnyNumberOfScalars) {
+  const ScratchFolder folder;
+  Scalars many;
+  for (int i = 0; i < 500'000; ++i) many.emplace_back("scalar " + std::to_string(i), i);
+  open(folder).epoch(0, {.scalars = many});
+  const RunRecord run = read(folder);
+  EXPECT_EQ(run.bad_lines, 0);
+  EXPECT_TRUE(run.epochs.at(0).scalars == many);
+}
+
 TEST(RunLog, WithoutAFolderWritesNothing) {
   RunLog log;
   log.start({});
@@ -185,12 +196,14 @@ TEST(RunLog, AResumedRunReplacesWhatItRepeats) {
     EXPECT_EQ(read(folder).epochs.size(), 3U);
     EXPECT_EQ(read(folder).steps.at("loss").size(), 30U);
     epochs(log, 3, 3, 2.0);
+    log.note("resumed");
     log.fail("a disk full of cats");
   }
   RunRecord run = read(folder);
   EXPECT_EQ(run.state, RunState::kFailed);
   EXPECT_EQ(run.error, "a disk full of cats");
   EXPECT_EQ(run.sessions.size(), 2U);
+  EXPECT_EQ(run.notes.size(), 1U);
   ASSERT_EQ(run.epochs.size(), 4U);
   EXPECT_EQ(run.steps.at("loss").size(), 40U);
   EXPECT_EQ(run.steps.at("loss").back().value, 2.0);
@@ -200,9 +213,14 @@ TEST(RunLog, AResumedRunReplacesWhatItRepeats) {
   run = read(folder);
   EXPECT_EQ(run.epochs.size(), 3U);
   EXPECT_EQ(run.steps.at("loss").size(), 35U);
+  EXPECT_EQ(run.sessions.size(), 3U);
   // A new run in the folder replaces all.
   open(folder).start({});
-  EXPECT_TRUE(read(folder).steps.empty());
+  run = read(folder);
+  EXPECT_TRUE(run.steps.empty());
+  EXPECT_EQ(run.sessions.size(), 1U);
+  EXPECT_TRUE(run.notes.empty());
+  EXPECT_EQ(run.error, "");
 }
 
 TEST(RunLog, RemovesAnUnfinishedLineAndAppends) {

@@ -68,6 +68,19 @@ TEST(TrainNames, OfSchedulesAreMade) {
   EXPECT_THROW(make("unknown", 0), std::logic_error);
 }
 
+TEST(TrainNames, OneCycleLeavesTheMomentumWhereItIsAskedTo) {
+  for (const bool cycles : {true, false}) {
+    TrainCommandOptions options;
+    options.schedule = "one_cycle";
+    options.momentum = 0.5;
+    options.cycle_momentum = cycles;
+    const auto optimizer = make_optimizer(options, some_parameters());
+    const auto schedule = make_schedule(options, *optimizer, /*steps=*/4);
+    const auto& group = static_cast<torch::optim::SGDOptions&>(optimizer->param_groups()[0].options());
+    EXPECT_DOUBLE_EQ(group.momentum(), cycles ? 0.95 : 0.5);
+  }
+}
+
 TEST(TrainNames, OfModelsAreMade) {
   const std::vector<std::string> names = choices_of("model.name");
   EXPECT_FALSE(names.empty());

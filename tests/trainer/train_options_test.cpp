@@ -64,5 +64,18 @@ TEST_F(TrainOptions, RefuseAWarmUpThatTheScheduleWouldIgnore) {
                   {"schedule.warmup is not for schedule.name: one_cycle"});
 }
 
+TEST_F(TrainOptions, AskWhichMomentumIsMeantWithOneCycle) {
+  const std::string data = "data: {train: " + scratch_.path().native() + "}\n";
+  const std::string sgd = data + "optimizer: {momentum: 0.8}\n";
+  const std::string adam = data + "optimizer: {name: adam, betas: [0.8, 0.99]}\n";
+  EXPECT_EQ(error_of_config(data + "schedule: {name: one_cycle}\n"), "");
+  EXPECT_EQ(error_of_config(sgd + "schedule: {name: cosine}\n"), "");
+  test::expect_in(error_of_config(sgd + "schedule: {name: one_cycle}\n"),
+                  {"optimizer.momentum: schedule.name: one_cycle moves", "schedule.cycle_momentum"});
+  test::expect_in(error_of_config(adam + "schedule: {name: one_cycle}\n"), {"optimizer.betas: schedule.name"});
+  for (const char* meant : {"true", "false"})
+    EXPECT_EQ(error_of_config(sgd + "schedule: {name: one_cycle, cycle_momentum: " + meant + "}\n"), "") << meant;
+}
+
 }  // namespace
 }  // namespace lockstep::trainer_detail

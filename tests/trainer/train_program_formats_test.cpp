@@ -166,6 +166,9 @@ TEST_F(TrainProgramFormatsMulti, OptionsOfTheLoop) {
   EXPECT_TRUE(std::filesystem::exists(scratch_.path("run/checkpoints/step-000000006.ckpt")));
   EXPECT_FALSE(std::filesystem::exists(scratch_.path("run/checkpoints/step-000000002.ckpt")));
   expect_trained({"--sync-batch-norm", "--epochs", "1"}, {"finished after 1 epoch, 3 steps"});
+  // So are those of the evaluation.
+  expect_trained({"--batch-per-machine", "--dry-run"},
+                 {"evaluation  24 samples, batches of 6", "ranks       2 on cpu, batches of 6"});
 }
 
 }  // namespace

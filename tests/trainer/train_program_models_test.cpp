@@ -36,6 +36,8 @@ TEST_F(TrainProgramModelsMulti, TrainsTheModelOfASharedObject) {
 TEST_F(TrainProgramModelsMulti, SayWhyASharedObjectIsRefused) {
   expect_refused("other_libtorch", {},
                  {"model.shared_object", "built against LibTorch 1.13.1", "this program has " TORCH_VERSION, "again"});
+  expect_refused("other_lockstep", {},
+                 {"libother_lockstep.so was built against another release of Lockstep", "build it again"});
   expect_refused("missing_symbol", {},
                  {"model.shared_object: cannot load", "function_of_another_libtorch", "LibTorch " TORCH_VERSION});
   expect_refused("no_model", {}, {"libno_model.so has no lockstep_model_torch_version", "LOCKSTEP_MODEL"});

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -12,6 +13,7 @@
 
 #include "lockstep/checkpoint/checkpoint_manager.h"
 #include "lockstep/checkpoint/errors.h"
+#include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/data/errors.h"
 #include "lockstep/nn/lr_schedules.h"
 #include "nn/error_texts.h"
@@ -19,6 +21,7 @@
 #include "support/full_disk.h"
 #include "support/process_ranks.h"
 #include "support/scratch_folder.h"
+#include "trainer/class_names.h"
 
 namespace lockstep::test {
 namespace {
@@ -164,6 +167,32 @@ TEST(TrainerErrorsMulti, NameTheRankWhoseLossIsNotFinite) {
   });
 }
 
+// It has no loss, but it is an epoch: it ends, it is saved, and the next one begins.
+TEST(TrainerErrorsMulti, AnEpochOfSkippedStepsIsSaved) {
+  const SharedScratchFolder folder;
+  run_processes(2, [&](int rank) {
+    const ProcessGroupGuard group;
+    std::vector<double> losses;
+    std::vector<std::int64_t> saved;
+    TrainerOptions options{
+        .epochs = 2, .non_finite = NonFinitePolicy::kSkip, .limit_batches = 3, .checkpoint_dir = folder.path()};
+    options.callbacks.on_epoch_end = [&](const EpochReport& epoch) { losses.push_back(epoch.loss); };
+    options.callbacks.on_checkpoint = [&](const CheckpointReport& report) { saved.push_back(report.epoch); };
+    Training training(options);
+    int steps = 0;
+    const auto step = [&](data::Example& batch) -> StepOutput {
+      StepOutput output = loss_of(training.net, batch);
+      if (++steps <= 3 && rank == 1) output.loss = output.loss * std::numeric_limits<double>::quiet_NaN();
+      return output;
+    };
+    EXPECT_EQ(training.trainer.fit(training.train, step).epochs, 2);
+    ASSERT_EQ(losses.size(), 2U);
+    EXPECT_TRUE(std::isnan(losses[0]));
+    EXPECT_TRUE(std::isfinite(losses[1]));
+    EXPECT_EQ(saved, (std::vector<std::int64_t>{1, 2}));
+  });
+}
+
 // A batch of one rank makes the running statistics NaN. The end of the epoch would find that.
 TEST(TrainerErrorsMulti, AStepThatTheScalerSkipsLeavesTheBuffersAsTheyWere) {
   run_processes(2, [](int rank) {
@@ -248,6 +277,20 @@ TEST(TrainerErrorsMulti, RefuseACheckpointOfAnotherModel) {
     Training fewer({.epochs = 2, .checkpoint_dir = folder.path(), .resume = true}, /*samples=*/59);
     expect_in(message_of([&] { fewer.fit(); }), {"dataset size 60", "59"});
   });
+}
+
+// A file may come from anyone: its names must not move a terminal's cursor, nor fill the screen.
+TEST(TrainerErrorsUnit, ShowNamesOfFilesCutAndWithoutControlCharacters) {
+  const std::string name = "\x1b[2J" + std::string(200, 'x');
+  const std::string shown = "\\x1b[2J" + std::string(76, 'x') + "...";
+  checkpoint::StateDict state;
+  state.insert(name, torch::zeros({1}));
+  Net net = make_net();
+  const std::string error = message_of([&] { checkpoint::load_state_dict(*net, state); });
+  expect_in(error, {"missing in the file: 0.weight", "unexpected in the file: " + shown});
+  EXPECT_EQ(error.find('\x1b'), std::string::npos) << error;
+  EXPECT_EQ(trainer_detail::first_other_class({"in the checkpoint", name + "1\n"}, {"in this training", name + "2\n"}),
+            "class 0 is '" + shown + "' in the checkpoint, and '" + shown + "' in this training");
 }
 
 // Rank 0 cannot write its second checkpoint: every rank learns why, and the first one is as it was.

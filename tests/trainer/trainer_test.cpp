@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
+#include <limits>
 
 #include "lockstep/checkpoint/checkpoint_manager.h"
 #include "lockstep/nn/clip_grad.h"
@@ -129,6 +131,29 @@ TEST_P(TrainerMulti, EvaluatesExactlyAndWithTheAverages) {
     EXPECT_EQ(
         training.trainer.evaluate(training.test, [&](data::Example& batch) { return training.output_of(batch); }).loss,
         seen[2].loss);
+  });
+}
+
+// All other answers are right: 20 of 31.
+TEST_P(TrainerMulti, CountsScoresWithANanAsWrongAnswers) {
+  run_processes(GetParam(), [](int) {
+    const ProcessGroupGuard group;
+    TrainerOptions options{.non_finite = std::nullopt, .monitor = Monitor::kAccuracy, .top_k = {1, 2}};
+    options.confusion_classes = kClasses;
+    Training training(options);
+    const auto step = [&](data::Example& batch) -> StepOutput {
+      if (training.net->is_training()) return training.output_of(batch);
+      const torch::Tensor scores = torch::one_hot(batch.target, kClasses).to(torch::kFloat);
+      scores.select(1, 1).masked_fill_(batch.target == 0, std::numeric_limits<double>::quiet_NaN());
+      return {torch::nn::functional::cross_entropy(scores, batch.target), scores};
+    };
+    const TrainingResult result = training.trainer.fit(training.train, training.test, step);
+    ASSERT_TRUE(result.evaluation.has_value());
+    EXPECT_TRUE(std::isnan(result.evaluation->loss));
+    EXPECT_EQ(result.evaluation->accuracies, (std::vector<double>{20.0 / 31, 20.0 / 31}));
+    EXPECT_EQ(result.evaluation->confusion.sum().item<std::int64_t>(), 31);
+    EXPECT_EQ(result.evaluation->confusion.trace().item<std::int64_t>(), 20);
+    EXPECT_EQ(result.best_metric, 20.0 / 31);
   });
 }
 
@@ -319,6 +344,20 @@ TEST(TrainerUnit, ReportsATrainingThatOnlyEvaluates) {
   EXPECT_EQ(run->sessions[0].first_epoch, 2);
   EXPECT_EQ(run->evaluations.size(), 1U);
   EXPECT_TRUE(std::filesystem::exists(folder.path("report.html")));
+}
+
+TEST(TrainerUnit, ReportsTheCorruptPicturesOfATrainingThatFails) {
+  const ScratchFolder folder;
+  const ProcessGroupGuard group;
+  const trainer_detail::TrainCommandOptions options;
+  trainer_detail::TrainCommandReport report(options, folder.path(), {}, 1);
+  report.fail("a disk full of cats", 1, 4,
+              {data::CorruptFile{.name = "cat/7.jpg", .reason = "no picture", .times = 1}});
+  const auto run = report::read_run(folder.path());
+  ASSERT_TRUE(run.ok()) << run.status().message();
+  EXPECT_EQ(run.value().state, report::RunState::kFailed);
+  ASSERT_EQ(run.value().notes.size(), 1U);
+  EXPECT_EQ(run.value().notes[0].text, "corrupt picture: cat/7.jpg: no picture");
 }
 
 // 100 of 400 steps are left, of two batches each; the epoch after it has all.

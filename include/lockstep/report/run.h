@@ -61,7 +61,8 @@ struct Note {
 
 enum class RunState { kRunning, kInterrupted, kFinished, kFailed };
 
-// One start of the run.
+// One start of the run. One that begins with epoch 0 and step 0 is a new run: it replaces those before, and their
+// notes.
 struct Session {
   double started = 0.0;  // Unix, seconds
   double last_event = 0.0;

@@ -7,11 +7,13 @@
 //
 // config.yaml then says `model: {name: custom, shared_object: build/libnet.so}`. The module's forward takes pictures
 // {N, channels, height, width} and returns scores {N, num_classes}. Build the shared object against the LibTorch that
-// `lockstep train` has, and link LibTorch dynamically; another version is refused.
+// `lockstep train` has, and link LibTorch dynamically; another version is refused. So is a shared object that was built
+// against a release of Lockstep with another ModelRequest.
 #pragma once
 
 #include <torch/torch.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -32,6 +34,9 @@ struct ModelRequest {
 #define LOCKSTEP_MODEL(make)                                                                                        \
   extern "C" __attribute__((visibility("default"))) const char* lockstep_model_torch_version() {                    \
     return TORCH_VERSION;                                                                                           \
+  }                                                                                                                 \
+  extern "C" __attribute__((visibility("default"))) std::size_t lockstep_model_request_size() {                     \
+    return sizeof(lockstep::ModelRequest);                                                                          \
   }                                                                                                                 \
   extern "C" __attribute__((visibility("default"))) void lockstep_make_model(const lockstep::ModelRequest* request, \
                                                                              torch::nn::AnyModule* model) {         \

@@ -50,9 +50,10 @@ struct StepReport {
 // The training part of an epoch: the same on all ranks but for the times.
 struct EpochReport {
   std::int64_t epoch = 0;
-  std::int64_t step = 0;                                   // the last one
-  std::int64_t samples = 0;                                // of all ranks, since the training was started or resumed
-  double loss = std::numeric_limits<double>::quiet_NaN();  // mean over all samples of the epoch on all ranks
+  std::int64_t step = 0;     // the last one
+  std::int64_t samples = 0;  // of all ranks, since the training was started or resumed
+  // Mean over all samples of the epoch on all ranks, without those of skipped steps. NaN: every step was skipped.
+  double loss = std::numeric_limits<double>::quiet_NaN();
   double learning_rate = 0;
   double seconds = 0;
   double input_seconds = 0;
@@ -69,9 +70,11 @@ struct Evaluation {
   std::int64_t step = 0;
   std::int64_t samples = 0;
   double loss = std::numeric_limits<double>::quiet_NaN();
-  std::vector<double> accuracies;  // one for each of TrainerOptions::top_k; empty when steps give no scores
-  torch::Tensor confusion;         // int64 {C, C} when TrainerOptions::confusion_classes is set
-  bool is_best = false;            // by TrainerOptions::monitor, of all evaluations so far
+  // One for each of TrainerOptions::top_k; empty when steps give no scores. A sample whose scores hold a NaN counts as
+  // a wrong answer, here and in `confusion`.
+  std::vector<double> accuracies;
+  torch::Tensor confusion;  // int64 {C, C} when TrainerOptions::confusion_classes is set
+  bool is_best = false;     // by TrainerOptions::monitor, of all evaluations so far
   double seconds = 0;
 };
 

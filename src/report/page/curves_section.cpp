@@ -5,6 +5,7 @@
 #include <cmath>
 #include <iterator>
 #include <map>
+#include <set>
 
 #include "report/page/chart.h"
 #include "report/page/markup.h"
@@ -31,10 +32,11 @@ std::string title_of(std::string name) {
 // The names of all passes, those that one looks for first in front.
 std::vector<std::string> names_of(const RunRecord& run) {
   std::vector<std::string> names;
+  std::set<std::string> known;
   const auto add = [&](const std::vector<PassRecord>& passes) {
     for (const PassRecord& pass : passes) {
       for (const auto& [name, value] : pass.scalars) {
-        if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+        if (known.insert(name).second) names.push_back(name);
       }
     }
   };

@@ -64,8 +64,8 @@ std::vector<std::string> parts_of(const std::vector<RankSum>& ranks) {
   std::set<std::string> used;
   for (const RankSum& rank : ranks) {
     for (const auto& [name, seconds] : rank.seconds) {
-      used.insert(name);
-      if (std::find(parts.begin(), parts.end(), name) == parts.end()) parts.push_back(name);
+      const bool is_known = std::find(std::begin(kKnown), std::end(kKnown), name) != std::end(kKnown);
+      if (used.insert(name).second && !is_known) parts.push_back(name);
     }
   }
   std::erase_if(parts, [&](const std::string& name) { return used.count(name) == 0; });

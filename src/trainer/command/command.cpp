@@ -51,16 +51,9 @@ torch::Device device_of(const TrainCommandOptions& options, const CudaSupport& c
              : asked;
 }
 
-data::DataLoaderOptions loader_options(const TrainCommandOptions& options, torch::Device device, bool is_test) {
+// Of both loaders.
+data::DataLoaderOptions loader_options(const TrainCommandOptions& options, torch::Device device) {
   data::DataLoaderOptions loader;
-  const std::int64_t batch = is_test && options.test_batch_size > 0 ? options.test_batch_size : options.batch_size;
-  if (options.batch_per_machine && !is_test) {
-    loader.machine_batch_size = batch;
-  } else {
-    loader.batch_size = batch;
-  }
-  loader.shuffle = !is_test;
-  loader.exact = is_test;
   loader.seed = static_cast<std::uint64_t>(options.seed);
   // MNIST is in memory: its batches take less time than handing them over.
   if (options.format != DataFormat::kMnist) {
@@ -71,6 +64,26 @@ data::DataLoaderOptions loader_options(const TrainCommandOptions& options, torch
     }
   }
   if (!device.is_cpu()) loader.device = device;
+  return loader;
+}
+
+data::DataLoaderOptions train_loader_options(const TrainCommandOptions& options, torch::Device device) {
+  data::DataLoaderOptions loader = loader_options(options, device);
+  if (options.batch_per_machine) {
+    loader.machine_batch_size = options.batch_size;
+  } else {
+    loader.batch_size = options.batch_size;
+  }
+  loader.shuffle = true;
+  return loader;
+}
+
+// `train_batch`: that of this rank, its share of a machine's.
+data::DataLoaderOptions test_loader_options(const TrainCommandOptions& options, torch::Device device,
+                                            std::int64_t train_batch) {
+  data::DataLoaderOptions loader = loader_options(options, device);
+  loader.batch_size = options.test_batch_size > 0 ? options.test_batch_size : train_batch;
+  loader.exact = true;
   return loader;
 }
 
@@ -136,10 +149,10 @@ struct TrainCommand {
       : options(the_options),
         device(device_of(options, cuda)),
         pictures(open_data(options)),
-        train(pictures.train, loader_options(options, device, /*is_test=*/false)),
+        train(pictures.train, train_loader_options(options, device)),
         sample(first_sample("data.train", *pictures.train)) {
     if (pictures.test) {
-      test.emplace(pictures.test, loader_options(options, device, /*is_test=*/true));
+      test.emplace(pictures.test, test_loader_options(options, device, train.batch_size()));
       worst.emplace(pictures.test, pictures.classes, test->batch_size());
     }
     torch::manual_seed(static_cast<std::uint64_t>(options.seed));
@@ -187,8 +200,10 @@ void print_plan(const TrainCommand& command) {
               static_cast<long long>(numbers), static_cast<long long>(command.model.num_classes));
   std::printf("training    %lld samples of %s, %zu classes\n", static_cast<long long>(command.pictures.train->size()),
               c10::str(command.sample.sizes()).c_str(), command.pictures.classes.size());
-  if (command.pictures.test)
-    std::printf("evaluation  %lld samples\n", static_cast<long long>(command.pictures.test->size()));
+  if (command.test) {
+    std::printf("evaluation  %lld samples, batches of %lld\n", static_cast<long long>(command.pictures.test->size()),
+                static_cast<long long>(command.test->batch_size()));
+  }
   std::printf("ranks       %d on %s, batches of %lld\n", get_world_size(), command.device.str().c_str(),
               static_cast<long long>(command.train.batch_size()));
   const auto epochs = static_cast<long long>(command.options.epochs);
@@ -238,7 +253,9 @@ int train(TrainCommand& command, TrainerOptions settings, const std::filesystem:
     trainer.emplace(command.model.model, *command.optimizer, std::move(settings));
     result = command.test ? trainer->fit(command.train, *command.test, step) : trainer->fit(command.train, step);
   } catch (const std::exception& error) {
-    report.fail(plain_text(error), trainer ? trainer->epoch() : 0, trainer ? trainer->step() : 0);
+    // Of this rank alone: the others may not be there any more.
+    report.fail(plain_text(error), trainer ? trainer->epoch() : 0, trainer ? trainer->step() : 0,
+                corrupt_files_of_rank(command.pictures));
     throw;
   }
   report.end(result, corrupt_files(command.pictures));

@@ -56,10 +56,11 @@ void declare_optimizer(TrainCommandOptions& o, config::Schema& schema) {
   auto optimizer = schema.section("optimizer", "How the weights change");
   optimizer.key("name", o.optimizer, "The optimizer").choices({"sgd", "adam", "adamw", "rmsprop", "adagrad"});
   optimizer.key("lr", o.lr, "Learning rate").at_least(0);
-  optimizer.key("momentum", o.momentum, "Of sgd and rmsprop").at_least(0);
+  optimizer.key("momentum", o.momentum, "Of sgd and rmsprop. one_cycle moves it (schedule.cycle_momentum)").at_least(0);
   optimizer.key("nesterov", o.nesterov, "Of sgd");
   optimizer.key("weight_decay", o.weight_decay, "L2 penalty; of adamw decoupled").at_least(0);
-  optimizer.key("betas", o.betas, "Two numbers, of adam and adamw").between(0, 1);
+  optimizer.key("betas", o.betas, "Two numbers, of adam and adamw. one_cycle moves the first (schedule.cycle_momentum)")
+      .between(0, 1);
   optimizer.key("alpha", o.alpha, "Of rmsprop").between(0, 1);
   optimizer.key("eps", o.eps, "Of all but sgd").at_least(0);
   optimizer.key("fused", o.fused, "Steps in one pass over memory, as Python's fused=True. Not of rmsprop");
@@ -75,6 +76,8 @@ void declare_optimizer(TrainCommandOptions& o, config::Schema& schema) {
   schedule.key("eta_min", o.eta_min, "Of cosine: the last rate").at_least(0);
   schedule.key("warmup", o.warmup, "Epochs (or steps) in which the rate grows to lr first").at_least(0);
   schedule.key("warmup_factor", o.warmup_factor, "The part of lr with which the warm-up begins").between(1e-12, 1);
+  schedule.key("cycle_momentum", o.cycle_momentum,
+               "Of one_cycle: momentum, or the first of betas, goes from 0.95 to 0.85 and back. false: it stays");
 }
 
 void declare_trainer(TrainCommandOptions& o, config::Schema& schema) {
@@ -82,7 +85,9 @@ void declare_trainer(TrainCommandOptions& o, config::Schema& schema) {
   trainer.key("epochs", o.epochs, "Passes over the data").at_least(0);
   trainer.key("batch_size", o.batch_size, "Samples in a batch of each rank").at_least(1);
   trainer.key("batch_per_machine", o.batch_per_machine, "batch_size is that of a machine, which its ranks share");
-  trainer.key("test_batch_size", o.test_batch_size, "Of the evaluation, of each rank. 0: batch_size").at_least(0);
+  trainer
+      .key("test_batch_size", o.test_batch_size, "Of the evaluation, of each rank. 0: that of the rank in the training")
+      .at_least(0);
   trainer.key("device", o.device, "auto (a GPU, where there is a backend for it), cpu, cuda, cuda:NUMBER");
   trainer.key("precision", o.precision,
               {{"fp32", TrainCommandPrecision::kFloat32},
@@ -136,6 +141,18 @@ std::string wrong_transforms(const char* key, const std::vector<std::string>& te
     return fmt::format("{}: {}\n", key, error.what());
   }
   return "";
+}
+
+// one_cycle sets the momentum in each step, so one that the user has given would silently count for nothing.
+std::string lost_momentum(const TrainCommandOptions& o, const config::Schema& schema) {
+  const auto is_given = [&](const char* key) { return schema.find(key)->origin().layer != config::Layer::kDefault; };
+  const char* key = o.optimizer == "adam" || o.optimizer == "adamw" ? "optimizer.betas" : "optimizer.momentum";
+  if (o.schedule != "one_cycle" || o.optimizer == "adagrad") return "";
+  if (!is_given(key) || is_given("schedule.cycle_momentum")) return "";
+  return fmt::format(
+      "{}: schedule.name: one_cycle moves the momentum from 0.95 to 0.85 and back, whatever it is here, as in PyTorch; "
+      "set schedule.cycle_momentum to true if that is meant, or to false to keep this one\n",
+      key);
 }
 
 }  // namespace
@@ -198,6 +215,7 @@ Status check(const TrainCommandOptions& o, const config::Schema& schema) {
   }
   if (o.schedule == "one_cycle" && o.warmup > 0)
     text += "schedule.warmup is not for schedule.name: one_cycle, which begins with a warm-up of its own\n";
+  text += lost_momentum(o, schema);
   if (o.ema_decay >= 1) text += "trainer.ema_decay: expected a number below 1\n";
   const bool has_test = !o.test.empty() || (o.format != DataFormat::kImageFolder && o.format != DataFormat::kPack);
   if (o.patience > 0 && !has_test) text += "trainer.patience needs data.test\n";

@@ -69,11 +69,12 @@ struct TrainCommandOptions {
   double eta_min = 0.0;
   std::int64_t warmup = 0;
   double warmup_factor = 0.01;
+  bool cycle_momentum = true;
 
   std::int64_t epochs = 10;
   std::int64_t batch_size = 32;
   bool batch_per_machine = false;
-  std::int64_t test_batch_size = 0;  // 0: batch_size
+  std::int64_t test_batch_size = 0;  // 0: that of this rank in the training
   std::string device = "auto";
   TrainCommandPrecision precision = TrainCommandPrecision::kFloat32;
   std::int64_t accumulation = 1;

@@ -40,7 +40,9 @@ struct TrainCommandData {
 };
 
 TrainCommandData open_data(const TrainCommandOptions& options);
-// Pictures that no rank could decode so far, of both datasets, by name. Collective.
+// Pictures that this rank could not decode so far, of both datasets.
+std::vector<data::CorruptFile> corrupt_files_of_rank(const TrainCommandData& data);
+// Those that no rank could decode so far, by name. Collective.
 std::vector<data::CorruptFile> corrupt_files(const TrainCommandData& data);
 
 // Whether a training could write to this folder, for a dry run: makes and changes nothing. Does not see a full disk.

@@ -283,9 +283,11 @@ bool TrainCommandReport::has_earlier_steps() const {
   return earlier.ok() && (!earlier.value().steps.empty() || !earlier.value().epochs.empty());
 }
 
-void TrainCommandReport::fail(const std::string& error, std::int64_t epoch, std::int64_t step) {
+void TrainCommandReport::fail(const std::string& error, std::int64_t epoch, std::int64_t step,
+                              const std::vector<data::CorruptFile>& corrupt) {
   if (!shows_ || (!started_ && step == 0 && has_earlier_steps())) return;
   start(epoch, step);
+  print_corrupt(corrupt);
   log_worst();
   log_.fail(error);
   write_page();

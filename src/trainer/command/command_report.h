@@ -35,7 +35,9 @@ class TrainCommandReport {
   void end(const TrainingResult& result, const std::vector<data::CorruptFile>& corrupt);
   // `epoch`, `step`: where the training is, for one that has failed before its first step. An earlier run in the folder
   // stays as it is then, unless this training goes on with it or the earlier one has failed before its first step too.
-  void fail(const std::string& error, std::int64_t epoch, std::int64_t step);
+  // `corrupt`: of this rank.
+  void fail(const std::string& error, std::int64_t epoch, std::int64_t step,
+            const std::vector<data::CorruptFile>& corrupt);
 
  private:
   void print(const std::string& line);

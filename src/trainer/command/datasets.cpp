@@ -99,14 +99,21 @@ TrainCommandData open_data(const TrainCommandOptions& options) {
   });
 }
 
-std::vector<data::CorruptFile> corrupt_files(const TrainCommandData& data) {
-  std::vector<std::string> mine;  // name, reason and times of each
+std::vector<data::CorruptFile> corrupt_files_of_rank(const TrainCommandData& data) {
+  std::vector<data::CorruptFile> files;
   for (const auto& dataset : {data.train, data.test}) {
     const auto* pictures = dynamic_cast<const data::ImageDataset*>(dataset.get());
     if (pictures == nullptr) continue;
-    for (const data::CorruptFile& file : pictures->corrupt_files()) {
-      mine.insert(mine.end(), {file.name, file.reason, std::to_string(file.times)});
-    }
+    const std::vector<data::CorruptFile> found = pictures->corrupt_files();
+    files.insert(files.end(), found.begin(), found.end());
+  }
+  return files;
+}
+
+std::vector<data::CorruptFile> corrupt_files(const TrainCommandData& data) {
+  std::vector<std::string> mine;  // name, reason and times of each
+  for (const data::CorruptFile& file : corrupt_files_of_rank(data)) {
+    mine.insert(mine.end(), {file.name, file.reason, std::to_string(file.times)});
   }
   std::map<std::string, data::CorruptFile> all;  // a picture may come to another rank in each epoch
   for (const std::vector<std::string>& words : all_gather_object(mine)) {

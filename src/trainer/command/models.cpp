@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cstddef>
 #include <filesystem>
 #include <stdexcept>
 
@@ -46,6 +47,16 @@ Function symbol(void* library, const std::string& path, const char* name) {
   return reinterpret_cast<Function>(found);
 }
 
+// The library's code reads the request as it lies in memory. One that does not tell its size is of an earlier release.
+void check_request_size(void* library, const std::string& path) {
+  void* found = ::dlsym(library, "lockstep_model_request_size");
+  if (found != nullptr && reinterpret_cast<std::size_t (*)()>(found)() == sizeof(ModelRequest)) return;
+  throw std::runtime_error(
+      fmt::format("model.shared_object: {} was built against another release of Lockstep, whose ModelRequest is "
+                  "another one than this program's; build it again with this release's headers",
+                  path));
+}
+
 // The library stays loaded: the model's code is in it.
 AnyModule from_library(const TrainCommandOptions& options, const ModelRequest& request) {
   const std::string path = std::filesystem::absolute(options.shared_object);
@@ -63,6 +74,7 @@ AnyModule from_library(const TrainCommandOptions& options, const ModelRequest& r
                     "; build it again against that",
                     path, version()));
   }
+  check_request_size(library, path);
   const auto make = symbol<void (*)(const ModelRequest*, AnyModule*)>(library, path, "lockstep_make_model");
   AnyModule model;
   try {

@@ -63,7 +63,7 @@ Schedule make_schedule(const TrainCommandOptions& o, torch::optim::Optimizer& op
     return std::make_shared<optim::OneCycleLR>(
         optimizer, optim::OneCycleLROptions{.max_lr = {o.lr},
                                             .total_steps = std::max<std::int64_t>(1, steps * o.epochs),
-                                            .cycle_momentum = o.optimizer != "adagrad"});
+                                            .cycle_momentum = o.cycle_momentum && o.optimizer != "adagrad"});
   }
   const std::int64_t length = o.interval == Interval::kStep ? steps * o.epochs : o.epochs;
   if (o.warmup == 0) return o.schedule == "none" ? nullptr : main_schedule(o, optimizer, length);

@@ -68,6 +68,7 @@ int train(const Options& options) {
   settings.seed = seed;
   settings.monitor = lockstep::Monitor::kAccuracy;
   settings.confusion_classes = static_cast<std::int64_t>(classes.size());
+  settings.classes = classes;  // a training of other classes does not go on with these checkpoints
   const std::filesystem::path folder = report::run_folder(options.output);
   settings.checkpoint_dir = folder / "checkpoints";
   settings.resume = options.resume;
