@@ -111,6 +111,12 @@ torch::Device device_of(const Options& options) {
   return lockstep::is_initialized() ? lockstep::local_device() : torch::Device(torch::kCUDA, 0);
 }
 
+// As `to(memory_format=torch.channels_last)` in Python. `contiguous(ChannelsLast)` returns a tensor of one channel as it is, for its
+// elements are in that order already; but a convolution looks at the strides, and would work in the plain layout.
+torch::Tensor channels_last(const torch::Tensor& tensor) {
+  return tensor.to(tensor.options(), /*non_blocking=*/false, /*copy=*/false, torch::MemoryFormat::ChannelsLast);
+}
+
 // Puts the model and its batch where they are trained, in the layout that is asked for.
 template <typename Model>
 void place(const Options& options, Model& model, lockstep::bench::Batch& batch) {
@@ -118,9 +124,9 @@ void place(const Options& options, Model& model, lockstep::bench::Batch& batch) 
   model->to(device);
   batch = {batch.images.to(device), batch.labels.to(device)};
   if (!options.channels_last) return;
-  batch.images = batch.images.contiguous(torch::MemoryFormat::ChannelsLast);
+  batch.images = channels_last(batch.images);
   for (torch::Tensor& parameter : model->parameters()) {
-    if (parameter.dim() == 4) parameter.set_data(parameter.contiguous(torch::MemoryFormat::ChannelsLast));
+    if (parameter.dim() == 4) parameter.set_data(channels_last(parameter.detach()));
   }
 }
 
