@@ -111,8 +111,9 @@ torch::Device device_of(const Options& options) {
   return lockstep::is_initialized() ? lockstep::local_device() : torch::Device(torch::kCUDA, 0);
 }
 
-// As `to(memory_format=torch.channels_last)` in Python. `contiguous(ChannelsLast)` returns a tensor of one channel as it is, for its
-// elements are in that order already; but a convolution looks at the strides, and would work in the plain layout.
+// As `to(memory_format=torch.channels_last)` in Python. `contiguous(ChannelsLast)` returns a tensor of one channel as
+// it is, for its elements are in that order already; but a convolution looks at the strides, and would work in the
+// plain layout.
 torch::Tensor channels_last(const torch::Tensor& tensor) {
   return tensor.to(tensor.options(), /*non_blocking=*/false, /*copy=*/false, torch::MemoryFormat::ChannelsLast);
 }
