@@ -42,7 +42,8 @@ struct Layer {
 };
 
 Layer layer_of(const std::vector<std::int64_t>& shape, bool affine = true, bool track = true) {
-  Layer layer{.input = torch::randn(shape).mul_(3).add_(5).requires_grad_()};
+  Layer layer;
+  layer.input = torch::randn(shape).mul_(3).add_(5).requires_grad_();
   const std::int64_t channels = shape[1];
   if (affine) {
     layer.weight = torch::randn({channels}).requires_grad_();
