@@ -135,6 +135,18 @@ struct ClippedHook final : CommHook {
   }
 }
 
+[[maybe_unused]] torch::Tensor layout(Net& net, const torch::Tensor& images) {
+  const auto channels_last = [](const torch::Tensor& tensor) {
+    return tensor.to(tensor.options(), /*non_blocking=*/false, /*copy=*/false, torch::MemoryFormat::ChannelsLast);
+  };
+  for (torch::Tensor& parameter : net->parameters()) {
+    if (parameter.dim() == 4) parameter.set_data(channels_last(parameter.detach()));
+  }
+  DistributedDataParallel<Net> ddp(net);
+  torch::Tensor scores = ddp->forward(channels_last(images));
+  return scores;
+}
+
 [[maybe_unused]] void autocast(Ddp& ddp, Loss loss_of, const torch::Tensor& x, const torch::Tensor& y) {
   torch::Tensor loss;
   {
