@@ -59,12 +59,14 @@ endfunction()
 # Files that mostly spend their time in the same large headers: up to 16 of them are one compilation, or 32 of those that
 # use LibTorch, whose header takes 8 s of each compilation even precompiled: it leaves templates to be instantiated. So
 # the names in unnamed namespaces must differ within a layer; the build without LOCKSTEP_UNITY (./dev check) sees that
-# each file includes what it uses.
-# lockstep_unity(TARGET [TORCH])
+# each file includes what it uses. Tests that use LibTorch: up to 8, as a changed test is compiled with its neighbours.
+# lockstep_unity(TARGET [TORCH | TORCH_TESTS])
 function(lockstep_unity target)
-  cmake_parse_arguments(ARG "TORCH" "" "" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;TORCH_TESTS" "" "" ${ARGN})
   set(most 16)
-  if(ARG_TORCH)
+  if(ARG_TORCH_TESTS)
+    set(most 8)
+  elseif(ARG_TORCH)
     set(most 32)
   endif()
   get_target_property(sources ${target} SOURCES)

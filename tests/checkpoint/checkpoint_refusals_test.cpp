@@ -71,7 +71,8 @@ TEST_F(CheckpointRefusals, ComplexValuesForARealModel) {
             std::string::npos);
 }
 
-const std::map<std::string, std::function<std::unique_ptr<optim::Optimizer>(const torch::Tensor&)>>& optimizers() {
+const std::map<std::string, std::function<std::unique_ptr<optim::Optimizer>(const torch::Tensor&)>>&
+optimizers_of_one() {
   using Parameters = std::vector<torch::Tensor>;
   static const std::map<std::string, std::function<std::unique_ptr<optim::Optimizer>(const torch::Tensor&)>> kAll{
       {"SGD",
@@ -98,14 +99,14 @@ const std::map<std::string, std::function<std::unique_ptr<optim::Optimizer>(cons
 class OptimizerRefusals : public CheckpointRefusals, public testing::WithParamInterface<std::string> {
  protected:
   void SetUp() override {
-    optimizer_ = optimizers().at(GetParam())(parameter_);
+    optimizer_ = optimizers_of_one().at(GetParam())(parameter_);
     parameter_.mutable_grad() = torch::ones({3});
     optimizer_->step();
     Checkpoint state;
     state.add_optimizer(*optimizer_);
     state.save(path());
     good_ = read_tensor_file(path());
-    target_ = optimizers().at(GetParam())(parameter_);
+    target_ = optimizers_of_one().at(GetParam())(parameter_);
     target_->param_groups()[0].options().set_lr(7.0);
   }
 

@@ -8,6 +8,7 @@
 #include <random>
 #include <set>
 
+#include "checkpoint/dict.h"
 #include "lockstep/checkpoint/errors.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/torch_file.h"
@@ -21,7 +22,6 @@ namespace lockstep::checkpoint {
 namespace {
 
 using namespace std::string_literals;
-using Dict = c10::impl::GenericDict;
 using Numbers = std::vector<std::int64_t>;
 
 // --- Pickles

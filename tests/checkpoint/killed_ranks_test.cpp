@@ -123,7 +123,7 @@ void expect_whole(const Checkpoint& state) {
   EXPECT_TRUE(layer->weight.eq(static_cast<double>(state.step())).all().item<bool>());
 }
 
-std::ptrdiff_t files_in(const std::filesystem::path& folder) {
+std::ptrdiff_t entries_in(const std::filesystem::path& folder) {
   const std::filesystem::directory_iterator files(folder);
   return std::distance(begin(files), end(files));
 }
@@ -158,7 +158,7 @@ TEST(KilledRanksFault, TheNewestCheckpointIsNeverOlderThanTheLastCompletedSave) 
   EXPECT_GT(last, 0);
   // Each kill may leave a temporary file or an old checkpoint: the next writer removes them all.
   CheckpointManager(folder.path() / "runs", {.keep_last = 2}).save(last + 1, Checkpoint());
-  EXPECT_EQ(files_in(folder.path() / "runs"), 2);
+  EXPECT_EQ(entries_in(folder.path() / "runs"), 2);
   test::expect_nothing_left(before);
 }
 

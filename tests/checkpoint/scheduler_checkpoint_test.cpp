@@ -5,6 +5,7 @@
 #include <limits>
 #include <string>
 
+#include "checkpoint/dict.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/nn/lr_schedules.h"
@@ -118,12 +119,6 @@ TEST(SchedulerCheckpoints, SchedulesOfLockstepGoOn) {
         return ours::SequentialLR(optimizer, {warmup, cosine}, {4});
       },
       one_step);
-}
-
-using Dict = c10::impl::GenericDict;
-
-Dict make_dict() {
-  return Dict(c10::AnyType::get(), c10::AnyType::get());
 }
 
 // A class with Python's methods, whose state has values of every kind.

@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 
+#include "checkpoint/dict.h"
 #include "lockstep/checkpoint/errors.h"
 #include "lockstep/checkpoint/tensor_file.h"
 #include "lockstep/checkpoint/torch_file.h"
@@ -15,7 +16,6 @@
 namespace lockstep::checkpoint {
 namespace {
 
-using Dict = c10::impl::GenericDict;
 using List = c10::impl::GenericList;
 
 void expect_error(ErrorCode code, const std::string& part, const std::function<void()>& run) {

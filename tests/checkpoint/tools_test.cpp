@@ -8,6 +8,8 @@
 #include <limits>
 #include <string_view>
 
+#include "checkpoint/dict.h"
+#include "checkpoint/dict.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/checkpoint_manager.h"
 #include "lockstep/checkpoint/state_dict.h"
@@ -20,12 +22,6 @@
 
 namespace lockstep::checkpoint {
 namespace {
-
-using Dict = c10::impl::GenericDict;
-
-Dict make_dict() {
-  return Dict(c10::AnyType::get(), c10::AnyType::get());
-}
 
 std::string joined(const Lines& lines) {
   std::string all;

@@ -5,6 +5,7 @@
 #include <random>
 #include <set>
 
+#include "checkpoint/dict.h"
 #include "checkpoint/python/pickle_writer.h"
 #include "checkpoint/python/zip_reader.h"
 #include "checkpoint/python/zip_writer.h"
@@ -18,12 +19,7 @@ namespace lockstep::checkpoint {
 namespace {
 
 using namespace std::string_literals;
-using Dict = c10::impl::GenericDict;
 using List = c10::impl::GenericList;
-
-Dict make_dict() {
-  return Dict(c10::AnyType::get(), c10::AnyType::get());
-}
 
 class TorchFiles : public testing::Test {
  protected:

@@ -24,7 +24,7 @@ std::string jpeg(std::uint32_t seed) {
 }
 
 // 3 classes of 4 pictures.
-void fill(const test::ScratchFolder& folder) {
+void fill_classes(const test::ScratchFolder& folder) {
   for (std::uint32_t i = 0; i < 12; ++i)
     folder.write("c" + std::to_string(i / 4) + "/" + std::to_string(i) + ".jpg", jpeg(i));
 }
@@ -35,7 +35,7 @@ Compose random_crops() {
 
 TEST(ImageFolder, BatchesAreTheSamplesInPlace) {
   const test::ScratchFolder folder;
-  fill(folder);
+  fill_classes(folder);
   const ImageFolder dataset(folder.path(), random_crops());
   ASSERT_EQ(dataset.size(), 12);
   const std::vector<std::int64_t> indices{7, 0, 11};
@@ -53,7 +53,7 @@ TEST(ImageFolder, BatchesAreTheSamplesInPlace) {
 
 TEST(ImageFolder, AnyNumberOfWorkersAndRanksSeesTheSamePixels) {
   const test::ScratchFolder folder;
-  fill(folder);
+  fill_classes(folder);
   const auto dataset = std::make_shared<const ImageFolder>(folder.path(), random_crops());
   std::map<std::int64_t, torch::Tensor> sums;
   const auto collect = [&](int workers, std::int64_t rank, std::int64_t world) {
@@ -159,7 +159,7 @@ TEST(Cifar, ErrorsSayWhatIsWrong) {
 
 TEST(ImageFolder, WithoutToTensorSamplesAreBytes) {
   const test::ScratchFolder folder;
-  fill(folder);
+  fill_classes(folder);
   const ImageFolder dataset(folder.path(), Compose({CenterCrop{20}}));
   const Example sample = dataset.get(0);
   EXPECT_EQ(sample.data.scalar_type(), torch::kByte);
@@ -168,7 +168,7 @@ TEST(ImageFolder, WithoutToTensorSamplesAreBytes) {
 
 TEST(ImageFolder, CorruptFilesRaiseAreReplacedOrSkipped) {
   const test::ScratchFolder folder;
-  fill(folder);
+  fill_classes(folder);
   folder.write("c0/2.jpg", jpeg(2).substr(0, 400));
   folder.write("c0/3.jpg", "");
   const std::vector<std::int64_t> indices{1, 2, 3, 5};
@@ -200,7 +200,7 @@ TEST(ImageFolder, CorruptFilesRaiseAreReplacedOrSkipped) {
 // In views that make samples or parts of batches by themselves, and where a program makes the batches.
 TEST(ImageFolder, CorruptFilesAreSkippedWhoeverMakesTheBatch) {
   const test::ScratchFolder folder;
-  fill(folder);
+  fill_classes(folder);
   folder.write("c0/2.jpg", jpeg(2).substr(0, 400));
   folder.write("c0/3.jpg", "");
   const auto skipping = std::make_shared<const ImageFolder>(
@@ -228,7 +228,7 @@ TEST(ImageFolder, CorruptFilesAreSkippedWhoeverMakesTheBatch) {
 // an evaluation no sample counts twice.
 TEST(ImageFolder, ALoaderGoesOnWhereAWholeBatchIsCorrupt) {
   const test::ScratchFolder folder;
-  fill(folder);
+  fill_classes(folder);
   folder.write("c0/2.jpg", jpeg(2).substr(0, 400));
   folder.write("c0/3.jpg", "");
   const auto make = [&](OnCorrupt policy) {
@@ -297,7 +297,7 @@ TEST(ImageFolder, BombsAreRefusedBeforeMemoryIsTaken) {
 // The memory of a dropped batch goes back to the loader, which reuses it.
 TEST(ImageFolder, BatchesComeInMemoryThatIsUsedAgain) {
   const test::ScratchFolder folder;
-  fill(folder);
+  fill_classes(folder);
   const Compose crops({RandomResizedCrop{128}, ToTensor{}});
   DataLoader loader(ImageFolder(folder.path(), crops), {.batch_size = 4, .rank = 0, .world_size = 1});
   std::set<const void*> places;
@@ -322,7 +322,7 @@ TEST(ImageFolder, ShapesThatDifferNameWhatIsMissing) {
 
 TEST(ImageFolder, AFileThatVanishesIsNamed) {
   const test::ScratchFolder folder;
-  fill(folder);
+  fill_classes(folder);
   const ImageFolder dataset(folder.path(), random_crops());
   std::filesystem::remove(folder.path() / "c0" / "0.jpg");
   try {
@@ -340,7 +340,7 @@ TEST(ImageFolder, AFileThatVanishesIsNamed) {
 // It was a picture when the folder was indexed.
 TEST(ImageFolder, AFifoInPlaceOfAFileIsNamedAndNotWaitedFor) {
   const test::ScratchFolder folder;
-  fill(folder);
+  fill_classes(folder);
   const ImageFolder dataset(folder.path(), random_crops(), {.image = {.on_corrupt = OnCorrupt::kReplace}});
   std::filesystem::remove(folder.path() / "c0" / "0.jpg");
   ASSERT_EQ(::mkfifo(folder.path("c0/0.jpg").c_str(), 0600), 0);

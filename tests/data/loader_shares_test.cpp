@@ -48,9 +48,9 @@ class Counter : public IterableDatasetOf<std::int64_t> {
 };
 
 // The numbers from 0 on, by index.
-class Numbers : public DatasetOf<std::int64_t> {
+class Integers : public DatasetOf<std::int64_t> {
  public:
-  explicit Numbers(std::int64_t size) : size_(size) {}
+  explicit Integers(std::int64_t size) : size_(size) {}
   std::int64_t size() const override { return size_; }
   std::int64_t get(std::int64_t index) const override { return index; }
 
@@ -135,7 +135,7 @@ TEST(LoaderShares, AMappedDatasetGivesEachSampleOnceOverWorkersAndRanks) {
       DataLoaderOptionsOf<std::int64_t> options = options_of(test, rank);
       options.shuffle = true;
       options.exact = !test.drop_last;
-      DataLoaderOf loader(Numbers(test.size), options);
+      DataLoaderOf loader(Integers(test.size), options);
       const Batches mine = one_epoch(loader);
       if (test.drop_last && rank > 0) {
         EXPECT_EQ(mine.size(), batches) << name_of(test);
@@ -295,12 +295,12 @@ TEST(LoaderShares, RanksTakeTheBatchesOfABatchSamplerInTurns) {
   const auto sampler = std::make_shared<Triangle>(5);
   for (const int workers : {0, 2}) {
     const auto batches = [&](std::int64_t rank, bool exact, bool drop_last) {
-      DataLoaderOf loader(Numbers(10), {.batch_sampler = sampler,
-                                        .drop_last = drop_last,
-                                        .exact = exact,
-                                        .num_workers = workers,
-                                        .rank = rank,
-                                        .world_size = 2});
+      DataLoaderOf loader(Integers(10), {.batch_sampler = sampler,
+                                         .drop_last = drop_last,
+                                         .exact = exact,
+                                         .num_workers = workers,
+                                         .rank = rank,
+                                         .world_size = 2});
       const Batches first = one_epoch(loader);
       EXPECT_EQ(static_cast<std::int64_t>(first.size()), loader.size());
       if (rank == 0) {
@@ -317,14 +317,14 @@ TEST(LoaderShares, RanksTakeTheBatchesOfABatchSamplerInTurns) {
 
 TEST(LoaderShares, ABatchSamplersEpochContinuesWithOtherRanks) {
   const auto sampler = std::make_shared<Triangle>(6);
-  DataLoaderOf before(Numbers(12), {.batch_sampler = sampler, .rank = 0, .world_size = 1});
+  DataLoaderOf before(Integers(12), {.batch_sampler = sampler, .rank = 0, .world_size = 1});
   auto batch = before.begin();
   ++batch;
   const SamplerState state = before.state();
   EXPECT_EQ(state.consumed, 2);
   std::multiset<std::int64_t> sizes;
   for (const std::int64_t rank : {0, 1}) {
-    DataLoaderOf after(Numbers(12), {.batch_sampler = sampler, .rank = rank, .world_size = 2});
+    DataLoaderOf after(Integers(12), {.batch_sampler = sampler, .rank = rank, .world_size = 2});
     after.load_state(state);
     for (const Values& mine : one_epoch(after)) sizes.insert(static_cast<std::int64_t>(mine.size()));
   }
@@ -342,16 +342,16 @@ TEST(LoaderShares, RefusesWrongBatchSamplers) {
   };
   using Loader = DataLoaderOf<std::int64_t>;
   for (const Batches& wrong : std::vector<Batches>{{{0}}, {{0}, {}}, {{0}, {4}}, {{-1}, {0}}}) {
-    Loader loader(Numbers(4), {.batch_sampler = std::make_shared<Wrong>(wrong), .rank = 0, .world_size = 1});
+    Loader loader(Integers(4), {.batch_sampler = std::make_shared<Wrong>(wrong), .rank = 0, .world_size = 1});
     for (int tries = 0; tries < 2; ++tries) {
       EXPECT_THROW(loader.begin(), DataError);
       EXPECT_EQ(loader.state().epoch, 0);
     }
   }
   const auto sampler = std::make_shared<Triangle>(2);
-  EXPECT_THROW(Loader(Numbers(5), {.batch_sampler = sampler, .rank = 0, .world_size = 1}), DataError);
-  EXPECT_THROW(Loader(Numbers(4), {.batch_size = 2, .batch_sampler = sampler, .rank = 0, .world_size = 1}), DataError);
-  EXPECT_THROW(Loader(Numbers(4), {.shuffle = true, .batch_sampler = sampler, .rank = 0, .world_size = 1}), DataError);
+  EXPECT_THROW(Loader(Integers(5), {.batch_sampler = sampler, .rank = 0, .world_size = 1}), DataError);
+  EXPECT_THROW(Loader(Integers(4), {.batch_size = 2, .batch_sampler = sampler, .rank = 0, .world_size = 1}), DataError);
+  EXPECT_THROW(Loader(Integers(4), {.shuffle = true, .batch_sampler = sampler, .rank = 0, .world_size = 1}), DataError);
 }
 
 TEST(LoaderWorkers, AreInitializedOnceAndKnowWhoTheyAre) {
@@ -395,7 +395,7 @@ TEST(LoaderWorkers, WhatWorkerInitThrowsIsAnErrorOfItsBatches) {
       }
     }
   };
-  DataLoaderOf mapped(Numbers(4), {.num_workers = 1, .worker_init = init, .rank = 0, .world_size = 1});
+  DataLoaderOf mapped(Integers(4), {.num_workers = 1, .worker_init = init, .rank = 0, .world_size = 1});
   expect_error(mapped);
   DataLoaderOf iterable(Counter(4, Counter::Split::kTurns),
                         {.num_workers = 2, .worker_init = init, .rank = 0, .world_size = 1});
@@ -450,9 +450,9 @@ TEST(LoaderWorkers, ATimeoutNamesTheWorkerAndTheSampleAndLosesNothing) {
   EXPECT_GE(timeouts, 1);
   DataLoaderOptionsOf<std::int64_t> forever{.num_workers = 1, .rank = 0, .world_size = 1};
   forever.timeout = std::chrono::milliseconds::max();
-  EXPECT_THROW(DataLoaderOf<std::int64_t>(Numbers(3), forever), DataError);
+  EXPECT_THROW(DataLoaderOf<std::int64_t>(Integers(3), forever), DataError);
   using Loader = DataLoaderOf<std::int64_t>;
-  EXPECT_THROW(Loader(Numbers(3), {.timeout = std::chrono::milliseconds(50), .rank = 0, .world_size = 1}), DataError);
+  EXPECT_THROW(Loader(Integers(3), {.timeout = std::chrono::milliseconds(50), .rank = 0, .world_size = 1}), DataError);
 }
 
 TEST(LoaderWorkers, AfterATimeoutBeginWaitsOnInTheSameEpoch) {

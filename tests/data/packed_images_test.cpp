@@ -11,7 +11,7 @@
 namespace lockstep::data {
 namespace {
 
-void fill(const test::ScratchFolder& scratch) {
+void fill_two_classes(const test::ScratchFolder& scratch) {
   for (int i = 0; i < 6; ++i) {
     const auto picture = test::make_picture(60 + 7 * i, 50, static_cast<std::uint32_t>(i));
     scratch.write(std::string(i % 2 == 0 ? "a/" : "b/") + std::to_string(i) + ".jpg",
@@ -21,7 +21,7 @@ void fill(const test::ScratchFolder& scratch) {
 
 TEST(PackedImages, GivesTheSamplesOfItsFolder) {
   const test::ScratchFolder scratch;
-  fill(scratch);
+  fill_two_classes(scratch);
   const test::ScratchFolder other;
   ASSERT_TRUE(pack_folder(scratch.path(), other.path() / "p.pack").ok());
   const Compose transform({RandomResizedCrop{24}, RandomHorizontalFlip{}, ToTensor{}});

@@ -34,7 +34,7 @@ namespace {
 
 using Values = std::vector<std::int64_t>;
 
-Values values(const torch::Tensor& tensor) {
+Values flat_values(const torch::Tensor& tensor) {
   const torch::Tensor flat = tensor.to(torch::kLong).contiguous();
   return {flat.const_data_ptr<std::int64_t>(), flat.const_data_ptr<std::int64_t>() + flat.numel()};
 }
@@ -84,13 +84,13 @@ TEST(Collate, FollowsPyTorchsRules) {
     return Sample{torch::full({2}, i), i, {torch::tensor(i), torch::tensor(-i)}, {0.5 * i, 1}, std::to_string(i)};
   };
   const auto [tensor, number, list, pair, text] = collate<Sample>({make(1), make(2), make(3)});
-  EXPECT_EQ(values(tensor), (Values{1, 1, 2, 2, 3, 3}));
+  EXPECT_EQ(flat_values(tensor), (Values{1, 1, 2, 2, 3, 3}));
   EXPECT_EQ(tensor.sizes(), (Values{3, 2}));
-  EXPECT_EQ(values(number), (Values{1, 2, 3}));
+  EXPECT_EQ(flat_values(number), (Values{1, 2, 3}));
   ASSERT_EQ(list.size(), 2U);
-  EXPECT_EQ(values(list[1]), (Values{-1, -2, -3}));
+  EXPECT_EQ(flat_values(list[1]), (Values{-1, -2, -3}));
   EXPECT_EQ(pair[0].scalar_type(), torch::kDouble);
-  EXPECT_EQ(values(pair[1]), (Values{1, 1, 1}));
+  EXPECT_EQ(flat_values(pair[1]), (Values{1, 1, 1}));
   EXPECT_EQ(text, (std::vector<std::string>{"1", "2", "3"}));
 }
 
@@ -101,7 +101,7 @@ TEST(Collate, StructsOfStructsAndMapsKeepTheirTypes) {
   Scene batch = collate<Scene>({make(4), make(5)});
   EXPECT_EQ(batch.pixels.sizes(), (Values{2, 2, 2}));
   EXPECT_EQ(batch.box.corners.sizes(), (Values{2, 4}));
-  EXPECT_EQ(values(batch.box.notes["label"]), (Values{4, 5}));
+  EXPECT_EQ(flat_values(batch.box.notes["label"]), (Values{4, 5}));
   int tensors = 0;
   for_each_tensor(batch, [&](torch::Tensor& tensor) { tensors += tensor.size(0) == 2 ? 1 : 0; });
   EXPECT_EQ(tensors, 3);
@@ -159,7 +159,7 @@ TEST(DataLoaderOf, GivesStructsMapsAndTuples) {
                                  std::int64_t) { return std::pair(static_cast<int>(index), std::to_string(index)); }),
                        {.batch_size = 3, .num_workers = workers, .rank = 0, .world_size = 1});
     for (auto& [numbers, texts] : pairs) {
-      EXPECT_EQ(values(numbers), (Values{0, 1, 2}));
+      EXPECT_EQ(flat_values(numbers), (Values{0, 1, 2}));
       EXPECT_EQ(texts, (std::vector<std::string>{"0", "1", "2"}));
     }
   }
@@ -203,7 +203,7 @@ TEST(DataLoaderOf, ErrorsNameTheSample) {
       EXPECT_STREQ(error.what(), "sample 3: the disk is on fire");
     }
     ++batch;
-    EXPECT_EQ(values(batch->pixels), (Values{4, 5}));
+    EXPECT_EQ(flat_values(batch->pixels), (Values{4, 5}));
   }
 }
 
@@ -214,31 +214,31 @@ TEST(ViewsOf, WorkOnSamplesOfAnyType) {
   });
   const SubsetOf subset(maps, {4, 0, 2});
   TensorMap batch = subset.get_batch(Values{0, 2});
-  EXPECT_EQ(values(batch["index"]), (Values{4, 2}));
-  EXPECT_EQ(values(batch["key"]), (Values{0, 2}));
+  EXPECT_EQ(flat_values(batch["index"]), (Values{4, 2}));
+  EXPECT_EQ(flat_values(batch["key"]), (Values{0, 2}));
   const auto numbers =
       map_dataset(repeat(subset, 2), [](TensorMap sample) { return sample["index"].item<double>() / 2; });
-  EXPECT_EQ(values(2 * numbers.get_batch(Values{0, 3, 5})), (Values{4, 4, 2}));
+  EXPECT_EQ(flat_values(2 * numbers.get_batch(Values{0, 3, 5})), (Values{4, 4, 2}));
   const ConcatDatasetOf<TensorMap> both({maps, subset});
   batch = both.get_batch(Values{6, 1, 8});
-  EXPECT_EQ(values(batch["index"]), (Values{4, 1, 2}));
-  EXPECT_EQ(values(batch["key"]), (Values{6, 1, 8}));
+  EXPECT_EQ(flat_values(batch["index"]), (Values{4, 1, 2}));
+  EXPECT_EQ(flat_values(batch["key"]), (Values{6, 1, 8}));
   EXPECT_EQ(message_of([&] { SubsetOf(maps, {1, 5}).get_batch(Values{0, 1}); }), "sample 1: sample 5: damaged");
 }
 
 TEST(TensorDataset, GivesRows) {
   const torch::Tensor inputs = torch::arange(12).reshape({4, 3});
   const TensorDataset rows(inputs, torch::arange(4) * 10);
-  EXPECT_EQ(values(rows.get(2).data), (Values{6, 7, 8}));
+  EXPECT_EQ(flat_values(rows.get(2).data), (Values{6, 7, 8}));
   DataLoader loader(rows, alone<Example>({.batch_size = 3, .shuffle = true, .num_workers = 1}));
   std::set<std::int64_t> seen;
   for (auto& [data, target] : loader) {
     EXPECT_TRUE(torch::equal(data.select(1, 0) * 10, target * 3));
-    for (const std::int64_t value : values(target)) seen.insert(value);
+    for (const std::int64_t value : flat_values(target)) seen.insert(value);
   }
   EXPECT_EQ(seen, (std::set<std::int64_t>{0, 10, 20, 30}));
   const TensorMapDataset named({{"x", inputs}, {"y", inputs + 1}, {"z", torch::ones({4})}});
-  EXPECT_EQ(values(named.get_batch(Values{3, 0})["y"]), (Values{10, 11, 12, 1, 2, 3}));
+  EXPECT_EQ(flat_values(named.get_batch(Values{3, 0})["y"]), (Values{10, 11, 12, 1, 2, 3}));
   EXPECT_THROW(rows.get(4), SampleError);
   EXPECT_NE(message_of([&] { TensorDataset(inputs, torch::ones({3})); }).find("expected 4 samples"), std::string::npos);
   EXPECT_THROW(TensorDataset(inputs, torch::Tensor()), DataError);
@@ -285,7 +285,7 @@ TEST(FromTorch, WrapsLibTorchsDatasets) {
     const auto read = [&] {
       for (auto& [data, target] : loader) {
         EXPECT_TRUE(torch::equal(data, -target));
-        for (const std::int64_t value : values(data)) all.push_back(value);
+        for (const std::int64_t value : flat_values(data)) all.push_back(value);
       }
     };
     EXPECT_EQ(message_of(read), "sample 30: bad");
@@ -293,10 +293,10 @@ TEST(FromTorch, WrapsLibTorchsDatasets) {
     EXPECT_TRUE(std::is_sorted(all.begin(), all.end()));
   }
   const auto stacked = from_torch(Torchs().map(torch::data::transforms::Stack<>()));
-  EXPECT_EQ(values(stacked.get_batch(Values{3, 1}).target), (Values{-3, -1}));
+  EXPECT_EQ(flat_values(stacked.get_batch(Values{3, 1}).target), (Values{-3, -1}));
   EXPECT_EQ(stacked.get(7).data.item<std::int64_t>(), 7);
   const auto rows = from_torch(torch::data::datasets::TensorDataset(torch::arange(6).reshape({3, 2})));
-  EXPECT_EQ(values(rows.get_batch(Values{2, 0}).data), (Values{4, 5, 0, 1}));
+  EXPECT_EQ(flat_values(rows.get_batch(Values{2, 0}).data), (Values{4, 5, 0, 1}));
 }
 
 }  // namespace

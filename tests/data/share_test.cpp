@@ -23,9 +23,9 @@
 namespace lockstep::data {
 namespace {
 
-class Numbers : public Dataset {
+class CountedNumbers : public Dataset {
  public:
-  explicit Numbers(std::int64_t size) : size_(size) {}
+  explicit CountedNumbers(std::int64_t size) : size_(size) {}
   std::int64_t size() const override { return size_; }
   Example get(std::int64_t index) const override { return {torch::tensor(index), torch::tensor(index)}; }
 
@@ -61,7 +61,8 @@ constexpr std::int64_t kSamples = 25;
 void expect_right_shares(int rank, int world) {
   ASSERT_EQ(get_rank(), rank);
   for (const int workers : {0, 1}) {
-    DataLoader loader(Numbers(kSamples), {.batch_size = 3, .shuffle = true, .exact = true, .num_workers = workers});
+    DataLoader loader(CountedNumbers(kSamples),
+                      {.batch_size = 3, .shuffle = true, .exact = true, .num_workers = workers});
     expect_each_sample_once(epoch_of(loader), kSamples);
   }
   expect_each_sample_once(DistributedSampler(kSamples, {.exact = true}).indices(), kSamples);
@@ -72,10 +73,10 @@ void expect_right_shares(int rank, int world) {
   EXPECT_EQ(share.local_world_size, world);
   EXPECT_EQ(share.nodes, 1);
   // Global batches of 2 * world + 1 samples: rank 0 has one more than the others.
-  DataLoader of_machine(Numbers(100), {.machine_batch_size = 2 * world + 1});
+  DataLoader of_machine(CountedNumbers(100), {.machine_batch_size = 2 * world + 1});
   EXPECT_EQ(of_machine.batch_size(), rank == 0 ? 3 : 2);
   // An explicit share is used as it is.
-  DataLoader whole(Numbers(kSamples), {.rank = 0, .world_size = 1});
+  DataLoader whole(CountedNumbers(kSamples), {.rank = 0, .world_size = 1});
   EXPECT_EQ(epoch_of(whole).size(), static_cast<std::size_t>(kSamples));
 }
 
@@ -158,9 +159,9 @@ TEST(GivenGroupsMulti, DecideTheShare) {
         DistributedSampler(kSamples, {.num_replicas = 2, .rank = rank / 2, .seed = 3}).indices();
     const DistributedSampler sampler(kSamples, {.seed = 3, .group = dp});
     EXPECT_EQ(sampler.indices(), expected);
-    DataLoader loader(Numbers(kSamples), {.batch_size = 4, .shuffle = true, .seed = 3, .group = dp});
+    DataLoader loader(CountedNumbers(kSamples), {.batch_size = 4, .shuffle = true, .seed = 3, .group = dp});
     EXPECT_EQ(epoch_of(loader), expected);
-    DataLoader with_workers(Numbers(kSamples), {.machine_workers = 8, .group = dp});
+    DataLoader with_workers(CountedNumbers(kSamples), {.machine_workers = 8, .group = dp});
     EXPECT_EQ(with_workers.workers(), 2) << "the machine has four processes, whatever the group";
 
     const auto expect_refused = [](std::initializer_list<std::string> pieces, const std::function<void()>& make) {
@@ -169,7 +170,7 @@ TEST(GivenGroupsMulti, DecideTheShare) {
     expect_refused({"group or rank 0 of 2"},
                    [&] { DistributedSampler(kSamples, {.num_replicas = 2, .rank = 0, .group = dp}); });
     expect_refused({"machine_batch_size", "group"},
-                   [&] { DataLoader(Numbers(kSamples), {.machine_batch_size = 8, .group = dp}); });
+                   [&] { DataLoader(CountedNumbers(kSamples), {.machine_batch_size = 8, .group = dp}); });
     const ProcessGroup low = new_group({0, 1}, {.name = "low"});
     if (rank > 1) expect_refused({"no member of the group"}, [&] { DistributedSampler(kSamples, {.group = low}); });
     barrier();
@@ -188,7 +189,7 @@ std::string logged_by(const std::function<void()>& action) {
 TEST(LoggedSharesMulti, AreOneLineWhenAllIsWell) {
   ::setenv("LOCKSTEP_LOG_LEVEL", "info", 1);
   test::run_processes(2, [](int rank) {
-    const auto make = [] { DataLoader(Numbers(kSamples), {.batch_size = 5}); };
+    const auto make = [] { DataLoader(CountedNumbers(kSamples), {.batch_size = 5}); };
     const auto line = [&](const std::string& share) {
       return fmt::format("info: a sampler or loader of {} samples takes the share of {}\n", kSamples, share);
     };
@@ -223,10 +224,10 @@ TEST(LateGroupsMulti, AreNoticedByLoadersThatWereMadeBefore) {
     ::unsetenv("WORLD_SIZE");
     ::unsetenv("LOCAL_RANK");
     ::unsetenv("LOCAL_WORLD_SIZE");
-    DataLoader early(Numbers(kSamples), {.batch_size = 5});
+    DataLoader early(CountedNumbers(kSamples), {.batch_size = 5});
     EXPECT_EQ(epoch_of(early).size(), static_cast<std::size_t>(kSamples)) << "alone it is the whole";
     const DistributedSampler sampler(kSamples);
-    DataLoader told(Numbers(kSamples), {.rank = rank, .world_size = 2});
+    DataLoader told(CountedNumbers(kSamples), {.rank = rank, .world_size = 2});
     of_group(rank);
     {
       const ProcessGroupGuard group;

@@ -15,7 +15,7 @@ namespace {
 
 using testing::ExitedWithCode;
 
-class Numbers : public Dataset {
+class SomeNumbers : public Dataset {
  public:
   std::int64_t size() const override { return 12; }
   Example get(std::int64_t index) const override { return {torch::tensor(index), torch::tensor(-index)}; }
@@ -30,7 +30,7 @@ class Numbers : public Dataset {
 [[noreturn]] void make_loader(int threads_left) {
   test::refuse_threads(threads_left);
   try {
-    const DataLoader loader(Numbers(), {.num_workers = 4, .rank = 0, .world_size = 1});
+    const DataLoader loader(SomeNumbers(), {.num_workers = 4, .rank = 0, .world_size = 1});
     leave(false, "no error");
   } catch (const DataError& error) {
     leave(error.code() == ErrorCode::kUnavailable, error.what());

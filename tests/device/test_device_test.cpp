@@ -138,8 +138,8 @@ TEST_F(TestDevice, ReportsAStreamThatUsesFreedMemory) {
   EXPECT_THROW(side.synchronize(), c10::Error);
 }
 
-struct NetImpl : torch::nn::Module {
-  NetImpl() {
+struct SmallNetImpl : torch::nn::Module {
+  SmallNetImpl() {
     conv = register_module("conv", torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 3, 3).padding(1)));
     norm = register_module("norm", torch::nn::BatchNorm2d(3));
     fc = register_module("fc", torch::nn::Linear(3 * 4 * 4, 5));
@@ -152,12 +152,12 @@ struct NetImpl : torch::nn::Module {
   torch::nn::BatchNorm2d norm{nullptr};
   torch::nn::Linear fc{nullptr};
 };
-TORCH_MODULE(Net);
+TORCH_MODULE(SmallNet);
 
 // Three steps of training; returns parameters and buffers.
 std::vector<torch::Tensor> train(torch::Device device) {
   torch::manual_seed(3);
-  Net net;
+  SmallNet net;
   net->to(device);
   torch::optim::Adam optimizer(net->parameters(), 0.01);
   for (int step = 0; step < 3; ++step) {

@@ -49,7 +49,7 @@ using data::DataLoader;
 
 using Segment = std::function<torch::Tensor(const torch::Tensor&)>;  // must live until the backward pass has ended
 
-struct Checkpoint : torch::autograd::Function<Checkpoint> {
+struct ActivationCheckpoint : torch::autograd::Function<ActivationCheckpoint> {
   static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
                                const Segment* segment) {
     context->save_for_backward({x});
@@ -70,7 +70,7 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
 };
 
 [[maybe_unused]] torch::Tensor checkpointed(const torch::Tensor& x, const Segment& segment) {
-  const torch::Tensor y = Checkpoint::apply(x, &segment);
+  const torch::Tensor y = ActivationCheckpoint::apply(x, &segment);
   return y;
 }
 

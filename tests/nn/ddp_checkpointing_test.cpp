@@ -108,8 +108,8 @@ Tensor input(int step) {
 }
 
 // The wrapped model is checkpointed, and its twin is not.
-struct Pair : Twins<Layers> {
-  explicit Pair(bool shares, DistributedDataParallelOptions options = {})
+struct LayerTwins : Twins<Layers> {
+  explicit LayerTwins(bool shares, DistributedDataParallelOptions options = {})
       : Twins<Layers>([shares] { return Layers(shares); }, (options.bucket_cap_mb = 0.03, options)) {}
 
   auto loss(const Tensor& x, Way way) {
@@ -138,7 +138,7 @@ TEST_P(DdpCheckpointingMulti, EveryShapeIsOnePass) {
     for (const bool shares : {false, true}) {
       for (const bool is_static : {false, true}) {
         for (const Way way : kWays) {
-          Pair pair(shares, {.static_graph = is_static, .gradient_as_bucket_view = way != Way::kTail});
+          LayerTwins pair(shares, {.static_graph = is_static, .gradient_as_bucket_view = way != Way::kTail});
           if (shares) pair.calls_wrapper_in_segments();
           for (int step = 0; step < 4; ++step) {
             pair.step(pair.loss(input(step), way), text_of(shares, is_static, way, step));
@@ -161,7 +161,7 @@ TEST_P(DdpCheckpointingMulti, RanksMayLeaveSegmentsOut) {
   run_processes(GetParam(), [](int number) {
     const Rank rank;
     for (const bool shares : {false, true}) {
-      Pair pair(shares);
+      LayerTwins pair(shares);
       for (int step = 0; step < 6; ++step) {
         const bool all = (step + number) % 3 != 0;
         const Tensor x = input(step);
@@ -182,7 +182,7 @@ TEST_P(DdpCheckpointingMulti, AccumulatesWithoutSynchronising) {
   run_processes(GetParam(), [](int) {
     const Rank rank;
     for (const bool shares : {false, true}) {
-      Pair pair(shares, {.static_graph = shares});
+      LayerTwins pair(shares, {.static_graph = shares});
       pair.calls_wrapper_in_segments();
       for (int step = 0; step < 3; ++step) {
         pair.model->zero_grad();
@@ -210,7 +210,7 @@ TEST_P(DdpCheckpointingMulti, AccumulatesWithoutSynchronising) {
 TEST_P(DdpCheckpointingMulti, SeveralBackwardPassesAndThreads) {
   run_processes(GetParam(), [](int) {
     const Rank rank;
-    Pair pair(/*shares=*/false, {.static_graph = true});
+    LayerTwins pair(/*shares=*/false, {.static_graph = true});
     for (int step = 0; step < 3; ++step) {
       pair.model->zero_grad();
       pair.twin->zero_grad();
@@ -246,7 +246,7 @@ TEST_P(DdpCheckpointingMulti, BucketsStartBetweenSegments) {
   run_processes(GetParam(), [](int) {
     const Rank rank;
     for (const bool shares : {false, true}) {
-      Pair pair(shares, {.static_graph = true});
+      LayerTwins pair(shares, {.static_graph = true});
       std::vector<std::string> log;
       pair.model->before_segment = [&](const std::string& name) { log.push_back(name); };
       pair.ddp.register_comm_hook(std::make_shared<LoggingHook>(log));
@@ -269,7 +269,7 @@ TEST_P(DdpCheckpointingMulti, BucketsStartBetweenSegments) {
 // The parameters after some steps of a wrapped model. The judge of what works without checkpointing.
 std::vector<Tensor> trained(Way way, const std::shared_ptr<CommHook>& hook,
                             const std::optional<JoinOptions>& join = std::nullopt) {
-  Pair pair(/*shares=*/false, {.static_graph = true});
+  LayerTwins pair(/*shares=*/false, {.static_graph = true});
   pair.calls_wrapper_in_segments();
   if (hook) pair.ddp.register_comm_hook(hook);
   torch::optim::SGD optimizer(pair.ddp.parameters(), torch::optim::SGDOptions(0.1).momentum(0.5));
@@ -326,7 +326,7 @@ TEST_P(DdpCheckpointingMulti, JoinsRanksWithUnevenInputs) {
 TEST_P(DdpCheckpointingMulti, GoesOnAfterAnExceptionOfTheUsers) {
   run_processes(GetParam(), [](int) {
     const Rank rank;
-    Pair pair(/*shares=*/true, {.static_graph = true});
+    LayerTwins pair(/*shares=*/true, {.static_graph = true});
     const auto fail = [](const auto&) { throw std::runtime_error("the user's own"); };
     const auto nothing = [](const auto&) {};
     const auto fails = [&](const Tensor& loss) {
@@ -407,7 +407,7 @@ struct TrainingInside : torch::autograd::Function<TrainingInside> {
 TEST_P(DdpCheckpointingMulti, AWholePassInsideAnotherBackwardPassEndsThere) {
   run_processes(GetParam(), [](int) {
     const Rank rank;
-    Pair pair(/*shares=*/true, {.static_graph = true});
+    LayerTwins pair(/*shares=*/true, {.static_graph = true});
     pair.calls_wrapper_in_segments();
     int step = 0;
     const std::function<void()> take_step = [&] {
@@ -432,7 +432,7 @@ TEST_P(DdpCheckpointingMulti, AWholePassInsideAnotherBackwardPassEndsThere) {
 TEST_P(DdpCheckpointingMulti, SixtyPassesInsideOneAnother) {
   run_processes(GetParam(), [](int number) {
     const Rank rank;
-    Pair pair(/*shares=*/true);
+    LayerTwins pair(/*shares=*/true);
     for (int step = 0; step < 3; ++step) {
       const Tensor x = input(step);
       pair.step(
@@ -459,8 +459,8 @@ TEST_P(DdpCheckpointingMulti, SixtyPassesInsideOneAnother) {
 TEST(DdpCheckpointingErrorsMulti, NameTheParameters) {
   run_processes(2, [](int number) {
     const Rank rank;
-    Pair promised(/*shares=*/false, {.static_graph = true});
-    const auto pass = [](Pair& pair, Way way) {
+    LayerTwins promised(/*shares=*/false, {.static_graph = true});
+    const auto pass = [](LayerTwins& pair, Way way) {
       pair.model->zero_grad();
       pair.ddp->forward(input(0), way).backward();
     };
@@ -470,7 +470,7 @@ TEST(DdpCheckpointingErrorsMulti, NameTheParameters) {
     expect_in(error_of([&] { promised.ddp->without_middle(input(0), /*checkpointed=*/true).backward(); }),
               {fmt::format("rank {}", number), "static_graph", "'four.bias' (used in the first pass, not now)"});
     // Twice in a pass, and once in the first one. An error in PyTorch too.
-    Pair sharing(/*shares=*/true);
+    LayerTwins sharing(/*shares=*/true);
     pass(sharing, Way::kNothing);
     expect_in(error_of([&] { pass(sharing, Way::kSegments); }),
               {fmt::format("rank {}", number), "parameter 'two.", "received 2 gradients in one backward pass",

@@ -15,8 +15,8 @@ class DdpModelsMulti : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, DdpModelsMulti, testing::Values(1, 2, 3));
 
 // float32, float64 and bfloat16; a parameter without elements; a complex one.
-struct MixedImpl : torch::nn::Module {
-  MixedImpl() {
+struct MixedTypesImpl : torch::nn::Module {
+  MixedTypesImpl() {
     a = register_module("a", torch::nn::Linear(20, 300));
     b = register_module("b", torch::nn::Linear(300, 100));
     c = register_module("c", torch::nn::Linear(100, 300));
@@ -32,16 +32,16 @@ struct MixedImpl : torch::nn::Module {
   torch::nn::Linear a{nullptr}, b{nullptr}, c{nullptr};
   torch::Tensor nothing, phase;
 };
-TORCH_MODULE(Mixed);
+TORCH_MODULE(MixedTypes);
 
 TEST_P(DdpModelsMulti, MixDtypes) {
   run_processes(GetParam(), [](int) {
     const Rank rank;
     for (const bool views : {true, false}) {
-      Twins<Mixed> twins([] { return Mixed(); }, {.bucket_cap_mb = 0.05, .gradient_as_bucket_view = views});
+      Twins<MixedTypes> twins([] { return MixedTypes(); }, {.bucket_cap_mb = 0.05, .gradient_as_bucket_view = views});
       for (int step = 0; step < 4; ++step) {
         const torch::Tensor x = random_input({6, 20}, step);
-        twins.step([&](Mixed& net) { return net->forward(x); }, fmt::format("views {}, step {}", views, step));
+        twins.step([&](MixedTypes& net) { return net->forward(x); }, fmt::format("views {}, step {}", views, step));
         twins.descend();
       }
     }

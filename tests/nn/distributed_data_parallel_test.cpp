@@ -11,8 +11,8 @@
 namespace lockstep {
 namespace {
 
-struct NetImpl : torch::nn::Cloneable<NetImpl> {
-  NetImpl() { reset(); }
+struct TwoLayersImpl : torch::nn::Cloneable<TwoLayersImpl> {
+  TwoLayersImpl() { reset(); }
   void reset() override {
     first = register_module("first", torch::nn::Linear(20, 300));
     norm = register_module("norm", torch::nn::BatchNorm1d(300));
@@ -27,7 +27,7 @@ struct NetImpl : torch::nn::Cloneable<NetImpl> {
   torch::nn::Linear first{nullptr}, second{nullptr}, spare{nullptr}, last{nullptr};
   torch::nn::BatchNorm1d norm{nullptr};
 };
-TORCH_MODULE(Net);
+TORCH_MODULE(TwoLayers);
 
 torch::Tensor input_of(int rank, int step) {
   auto generator = at::detail::createCPUGenerator(1000 + 10 * step + rank);
@@ -35,11 +35,11 @@ torch::Tensor input_of(int rank, int step) {
 }
 
 // The expected gradients of every rank: the mean over independent replicas.
-std::vector<torch::Tensor> mean_gradients(const Net& net, int world, int step,
-                                          const std::function<torch::Tensor(Net&, int)>& loss) {
+std::vector<torch::Tensor> mean_gradients(const TwoLayers& net, int world, int step,
+                                          const std::function<torch::Tensor(TwoLayers&, int)>& loss) {
   std::vector<torch::Tensor> sums;
   for (int rank = 0; rank < world; ++rank) {
-    Net replica(std::dynamic_pointer_cast<NetImpl>(net->clone()));
+    TwoLayers replica(std::dynamic_pointer_cast<TwoLayersImpl>(net->clone()));
     replica->zero_grad();
     loss(replica, rank).backward();
     std::vector<torch::Tensor> parameters = replica->parameters();
@@ -57,7 +57,7 @@ std::vector<torch::Tensor> mean_gradients(const Net& net, int world, int step,
   return sums;
 }
 
-void expect_gradients(const Net& net, const std::vector<torch::Tensor>& expected) {
+void expect_gradients(const TwoLayers& net, const std::vector<torch::Tensor>& expected) {
   const auto named = net->named_parameters();
   for (std::size_t i = 0; i < named.size(); ++i) {
     const torch::Tensor& gradient = named[i].value().grad();
@@ -75,11 +75,11 @@ TEST_P(DistributedDataParallelMulti, AveragesGradientsInEveryStep) {
     torch::set_num_threads(1);
     torch::manual_seed(rank);  // different on purpose: rank 0's must win
     ProcessGroupGuard group;
-    Net net;
-    DistributedDataParallel<Net> ddp(net);
+    TwoLayers net;
+    DistributedDataParallel<TwoLayers> ddp(net);
     torch::optim::SGD optimizer(ddp.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
     for (int step = 0; step < 6; ++step) {
-      const auto loss = [&](Net& model, int of_rank) {
+      const auto loss = [&](TwoLayers& model, int of_rank) {
         return model->forward(input_of(of_rank, step)).square().mean();
       };
       const auto expected = mean_gradients(net, world, step, loss);
@@ -106,11 +106,11 @@ TEST_P(DistributedDataParallelMulti, HandlesParametersThatSomeRanksDoNotUse) {
     torch::set_num_threads(1);
     torch::manual_seed(1);
     ProcessGroupGuard group;
-    Net net;
-    DistributedDataParallel<Net> ddp(net);
+    TwoLayers net;
+    DistributedDataParallel<TwoLayers> ddp(net);
     for (int step = 0; step < 5; ++step) {
       // Which ranks use the other branch changes from step to step.
-      const auto loss = [&](Net& model, int of_rank) {
+      const auto loss = [&](TwoLayers& model, int of_rank) {
         const torch::Tensor x = input_of(of_rank, step);
         return ((of_rank + step) % 3 == 0 ? model->with_spare(x) : model->forward(x)).square().mean();
       };

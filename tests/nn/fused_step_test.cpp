@@ -93,8 +93,8 @@ void expect_close(const Tensor& ours, const Tensor& theirs, double relative, con
   EXPECT_LE((ours - theirs).abs().max().item<double>(), bound) << where;
 }
 
-struct Pair {
-  Pair(const OptimizerCase& kind, torch::Dtype dtype, const Sizes& sizes = kSizes)
+struct FusedAndPlain {
+  FusedAndPlain(const OptimizerCase& kind, torch::Dtype dtype, const Sizes& sizes = kSizes)
       : name(kind.name + (dtype == torch::kFloat ? ", float" : ", double")),
         relative(dtype == torch::kFloat ? 1e-6 : 1e-12),
         ours(make_parameters(dtype, sizes)),
@@ -136,7 +136,7 @@ struct Pair {
 TEST(FusedStep, TakesTheStepsOfTheOptimizer) {
   for (const torch::Dtype dtype : {torch::kFloat, torch::kDouble}) {
     for (const OptimizerCase& one : kinds()) {
-      Pair pair(one, dtype);
+      FusedAndPlain pair(one, dtype);
       for (int step = 0; step < 10; ++step) {
         if (step == 5) {
           for (Optimizer* optimizer : {pair.fused.get(), pair.plain.get()})
@@ -159,7 +159,7 @@ TEST(FusedStep, LargeParametersOnSeveralThreads) {
     std::vector<Tensor> first;
     for (const int number : {1, 3}) {
       torch::set_num_threads(number);
-      Pair pair(one, torch::kFloat, {{1000003}});
+      FusedAndPlain pair(one, torch::kFloat, {{1000003}});
       for (int step = 0; step < 2; ++step) pair.step(step, /*by_kernels=*/true);
       pair.expect_alike("large");
       if (first.empty()) first = pair.ours;
@@ -171,7 +171,7 @@ TEST(FusedStep, LargeParametersOnSeveralThreads) {
 
 TEST(FusedStep, GoesOnFromASavedState) {
   for (const OptimizerCase& one : kinds()) {
-    Pair pair(one, torch::kFloat);
+    FusedAndPlain pair(one, torch::kFloat);
     for (int step = 0; step < 6; ++step) {
       set_gradients(pair.theirs, step);
       pair.plain->step();
@@ -189,7 +189,7 @@ TEST(FusedStep, GoesOnFromASavedState) {
 // As step() counts them: what a program has saved for a backward pass, and copies of an asynchronous checkpoint.
 TEST(FusedStep, CountsItsChanges) {
   for (const OptimizerCase& one : kinds()) {
-    Pair pair(one, torch::kFloat);
+    FusedAndPlain pair(one, torch::kFloat);
     pair.step(0, /*by_kernels=*/true);
     const auto versions = [](Optimizer& optimizer, const Tensor& parameter) {
       std::vector<std::uint32_t> all{static_cast<std::uint32_t>(parameter._version())};

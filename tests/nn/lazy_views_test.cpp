@@ -72,8 +72,8 @@ struct Shaped : torch::autograd::Function<Shaped> {
 };
 
 // One parameter whose gradient is computed in its bucket (from 32 KiB), and one whose gradient is copied there.
-struct PairImpl : torch::nn::Module {
-  explicit PairImpl(torch::Dtype dtype, View the_view = {}) : view(the_view) {
+struct LargeAndSmallImpl : torch::nn::Module {
+  explicit LargeAndSmallImpl(torch::Dtype dtype, View the_view = {}) : view(the_view) {
     large = register_parameter("large", torch::randn({96, 96}, dtype));
     small = register_parameter("small", torch::randn({5, 7}, dtype));
   }
@@ -95,15 +95,15 @@ struct PairImpl : torch::nn::Module {
   bool sparse = false;
   torch::Tensor large, small, late;
 };
-TORCH_MODULE(Pair);
+TORCH_MODULE(LargeAndSmall);
 
 double factor_of(int rank, int step) {
   return 1.0 + rank + 0.125 * step;
 }
 
 // The gradients after `steps` backward passes, each the mean over ranks, computed in one process.
-Pair in_one_process(const Pair& net, const std::vector<int>& steps) {
-  Pair judge(net->large.scalar_type());
+LargeAndSmall in_one_process(const LargeAndSmall& net, const std::vector<int>& steps) {
+  LargeAndSmall judge(net->large.scalar_type());
   judge->plain = true;
   if (net->late.defined()) judge->late = judge->register_parameter("late", torch::zeros_like(net->late));
   for (const int step : steps) {
@@ -114,7 +114,7 @@ Pair in_one_process(const Pair& net, const std::vector<int>& steps) {
   return judge;
 }
 
-void expect_judged(const Pair& net, const std::vector<int>& steps, const std::string& where) {
+void expect_judged(const LargeAndSmall& net, const std::vector<int>& steps, const std::string& where) {
   expect_same_gradients(*net, *in_one_process(net, steps), where, {1e-5, 1e-6});
 }
 
@@ -125,8 +125,9 @@ TEST_P(DdpLazyViewsMulti, GradientsInEveryForm) {
       for (const View& view : views_of(dtype)) {
         for (const bool in_buckets : {true, false}) {
           if (!in_buckets && view.form != kPlain) continue;
-          Pair net(dtype, view);
-          DistributedDataParallel<Pair> ddp(net, {.bucket_cap_mb = 0.05, .gradient_as_bucket_view = in_buckets});
+          LargeAndSmall net(dtype, view);
+          DistributedDataParallel<LargeAndSmall> ddp(net,
+                                                     {.bucket_cap_mb = 0.05, .gradient_as_bucket_view = in_buckets});
           const auto where = [&](const char* what) {
             return fmt::format("{} {}, in buckets {}, {}", c10::toString(dtype), name_of(view), in_buckets, what);
           };
@@ -159,9 +160,9 @@ TEST_P(DdpLazyViewsMulti, SparseGradients) {
     const Rank rank;
     for (const torch::Dtype dtype : kDtypes) {
       for (const View& view : views_of(dtype)) {
-        Pair net(dtype, view);
+        LargeAndSmall net(dtype, view);
         net->sparse = true;
-        DistributedDataParallel<Pair> ddp(net);
+        DistributedDataParallel<LargeAndSmall> ddp(net);
         for (int step = 0; step < 2; ++step) {
           net->zero_grad();
           ddp->forward(factor_of(number, step)).backward();
@@ -180,9 +181,9 @@ TEST_P(DdpLazyViewsMulti, GradientsSetByHand) {
     for (const torch::Dtype dtype : kDtypes) {
       for (View view : views_of(dtype)) {
         if (view.form == kExpanded) continue;  // nobody can write to it
-        Pair net(dtype, view);
+        LargeAndSmall net(dtype, view);
         net->late = net->register_parameter("late", torch::randn({70, 70}, dtype));
-        DistributedDataParallel<Pair> ddp(net);
+        DistributedDataParallel<LargeAndSmall> ddp(net);
         const torch::Tensor of_rank_0 = torch::randn({1, 70}, dtype).expand({70, 70}) / 2;
         torch::Tensor value = of_rank_0.clone();
         broadcast(value, 0);
@@ -264,13 +265,13 @@ TEST_P(DdpLazyViewsMulti, ResultsOfCommunicationHooks) {
     const Rank rank;
     for (const bool conjugate : {false, true}) {
       for (const bool in_place : {false, true}) {
-        Pair net(torch::kComplexFloat);
-        DistributedDataParallel<Pair> ddp(net);
+        LargeAndSmall net(torch::kComplexFloat);
+        DistributedDataParallel<LargeAndSmall> ddp(net);
         ddp.register_comm_hook(std::make_shared<LazyHook>(in_place, conjugate));
         for (int step = 0; step < 3; ++step) {
           net->zero_grad();
           ddp->forward(factor_of(number, step)).backward();
-          Pair judge = in_one_process(net, {step});
+          LargeAndSmall judge = in_one_process(net, {step});
           for (torch::Tensor& parameter : judge->parameters()) {
             parameter.mutable_grad() = conjugate ? parameter.grad().conj() : parameter.grad().neg();
           }

@@ -258,8 +258,8 @@ TEST_P(ZeroRedundancyOptimizerMulti, LoadsAnOptimizerThatHasTakenNoStep) {
 }
 
 // A model of its own kind: closures, frozen parameters, sparse gradients, schedulers, under DistributedDataParallel.
-struct NetImpl : torch::nn::Module {
-  NetImpl() {
+struct FrozenNetImpl : torch::nn::Module {
+  FrozenNetImpl() {
     words = register_module("words", torch::nn::Embedding(torch::nn::EmbeddingOptions(50, 16).sparse(true)));
     body = register_module("body", torch::nn::Linear(16, 40));
     frozen = register_module("frozen", torch::nn::Linear(40, 40));
@@ -270,14 +270,14 @@ struct NetImpl : torch::nn::Module {
   torch::nn::Embedding words{nullptr};
   torch::nn::Linear body{nullptr}, frozen{nullptr}, head{nullptr};
 };
-TORCH_MODULE(Net);
+TORCH_MODULE(FrozenNet);
 
 TEST_P(ZeroRedundancyOptimizerMulti, TrainsInsideDistributedDataParallel) {
   run_processes(GetParam(), [](int) {
     const Rank rank;
     const auto train = [](const auto& make) {
       torch::manual_seed(1);
-      Net net;
+      FrozenNet net;
       DistributedDataParallel ddp(net);
       const std::unique_ptr<optim::Optimizer> optimizer = make(ddp.parameters());
       optim::StepLR scheduler(*optimizer, /*step_size=*/2, /*gamma=*/0.5);
@@ -301,10 +301,10 @@ TEST_P(ZeroRedundancyOptimizerMulti, TrainsInsideDistributedDataParallel) {
       return net;
     };
     const optim::AdagradOptions options(0.1);  // of LibTorch's optimizers the one that takes sparse gradients
-    const Net ours = train([&](const std::vector<Tensor>& all) {
+    const FrozenNet ours = train([&](const std::vector<Tensor>& all) {
       return std::make_unique<ZeroRedundancyOptimizer<optim::Adagrad>>(all, options);
     });
-    const Net theirs =
+    const FrozenNet theirs =
         train([&](const std::vector<Tensor>& all) { return std::make_unique<optim::Adagrad>(all, options); });
     expect_same_bits(ours->parameters(), theirs->parameters(), "model");
     expect_equal_on_all_ranks(ours->parameters(), "parameter");

@@ -33,7 +33,7 @@ TEST(TorchFileParity, PythonGetsBackWhatItWrote) {
             "all well\n");
 }
 
-struct Training {
+struct SavedTraining {
   // No bias before the normalization, which would cancel it: its gradient would be rounding errors alone, and Adam
   // makes steps of full length from these.
   torch::nn::Sequential net{torch::nn::Linear(10, 16), torch::nn::ReLU(), torch::nn::BatchNorm1d(16),
@@ -43,7 +43,7 @@ struct Training {
   std::unique_ptr<torch::optim::ReduceLROnPlateauScheduler> plateau;
   std::int64_t step = 0;
 
-  explicit Training(const std::string& kind) {
+  explicit SavedTraining(const std::string& kind) {
     net->to(torch::kDouble);
     namespace optim = torch::optim;
     if (kind == "sgd") make<optim::SGD>(optim::SGDOptions(0.05));
@@ -140,7 +140,7 @@ class OptimizerParity : public testing::Test {
     }
   }
   void ours(const std::string& kind, const std::string& from, const std::string& to, int steps) const {
-    Training training(kind);
+    SavedTraining training(kind);
     if (from != "-") training.load(file(kind, from));
     training.train(steps);
     training.save(file(kind, to));

@@ -28,7 +28,7 @@ namespace lockstep {
 namespace {
 
 // These are in ddp_options.py too.
-constexpr int kSteps = 100;
+constexpr int kMostSteps = 100;
 // PowerSGD magnifies the last digits from step to step, most of all with three columns or under Adam. Of PyTorch's own
 // weights, a change by 4e-16 becomes one by 2.8e-6 with 3 ranks, and by 1.06e-3 with 4 ranks, in 100 steps with three
 // columns: a comparison after them would say nothing.
@@ -163,7 +163,7 @@ class Case {
   }
   int steps() const {
     const bool three_columns = (*this)["hook"] == "power3_shapes" && (number("world") > 2 || dtype() == torch::kDouble);
-    return three_columns || (has_low_rank() && has_adam()) ? kFewSteps : kSteps;
+    return three_columns || (has_low_rank() && has_adam()) ? kFewSteps : kMostSteps;
   }
 
   // How far our weights may be from PyTorch's, relative to the largest one; 0: the same bits. Up to two ranks the sums
@@ -267,9 +267,9 @@ std::pair<torch::Tensor, torch::Tensor> batch(const Case& options, int rank, int
   return {both.narrow(1, 0, test::kInputs), both.narrow(1, test::kInputs, test::kOutputs)};
 }
 
-class Training {
+class OptionsTraining {
  public:
-  Training(const Case& options, int rank)
+  OptionsTraining(const Case& options, int rank)
       : options_(options),
         rank_(rank),
         group_(group_of(options)),
@@ -433,7 +433,7 @@ TEST_P(DdpOptionsParity, ReachesPythonsWeights) {
     torch::set_num_threads(1);
     Tensors tensors;
     for (std::size_t i = 0; i < cases.size(); ++i) {
-      Training training(cases[i], rank);
+      OptionsTraining training(cases[i], rank);
       training.run();
       for (const auto& [name, tensor] : training.result()) tensors[name_in_file(i, name)] = tensor;
     }

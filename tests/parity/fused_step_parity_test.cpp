@@ -22,7 +22,7 @@ using Dict = c10::impl::GenericDict;
 using torch::Tensor;
 using torch::optim::Optimizer;
 
-constexpr int kSteps = 10;
+constexpr int kFusedSteps = 10;
 
 std::vector<test::OptimizerCase> cases() {
   using namespace torch::optim;
@@ -42,10 +42,10 @@ std::vector<test::OptimizerCase> cases() {
   };
 }
 
-struct Training {
-  Training(const test::OptimizerCase& one, torch::Dtype dtype)
+struct FusedTraining {
+  FusedTraining(const test::OptimizerCase& one, torch::Dtype dtype)
       : parameters(test::make_parameters(dtype, test::kFusedSizes)), optimizer(one.make(parameters)) {
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = 0; step < kFusedSteps; ++step) {
       for (std::size_t i = 0; i < parameters.size(); ++i) {
         if (i != test::kUnused) test::set_gradient(parameters, i, step);
       }
@@ -81,7 +81,7 @@ TEST(FusedStepParity, ParametersAndStatesArePyTorchs) {
       const std::string name = one.name + (dtype == torch::kFloat ? " float" : " double");
       SCOPED_TRACE(name);
       const Dict expected = python.at(name).toGenericDict();
-      const Training training(one, dtype);
+      const FusedTraining training(one, dtype);
       const auto theirs = expected.at("parameters").toListRef();
       ASSERT_EQ(training.parameters.size(), theirs.size());
       for (std::size_t i = 0; i < theirs.size(); ++i)

@@ -18,7 +18,7 @@ namespace {
 using torch::Tensor;
 using torch::nn::Sequential;
 
-constexpr int kSteps = 60;
+constexpr int kScaledSteps = 60;
 
 Tensor random(torch::IntArrayRef shape, int seed, torch::Dtype dtype) {
   auto generator = at::detail::createCPUGenerator(seed);
@@ -28,7 +28,8 @@ Tensor random(torch::IntArrayRef shape, int seed, torch::Dtype dtype) {
 // Both ranks have the same batches, so the mean has the bits of one rank.
 TEST(GradScalerParity, HasPythonsScalesAndWeights) {
   const test::SharedScratchFolder folder;
-  if (::getenv("RANK") == nullptr) test::run_python("grad_scaler.py", {std::to_string(kSteps), folder.path("python")});
+  if (::getenv("RANK") == nullptr)
+    test::run_python("grad_scaler.py", {std::to_string(kScaledSteps), folder.path("python")});
   test::run_processes(2, [&](int) {
     torch::set_num_threads(1);
     const ProcessGroupGuard group;
@@ -43,7 +44,7 @@ TEST(GradScalerParity, HasPythonsScalesAndWeights) {
     torch::optim::SGD optimizer(ddp.parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
     GradScaler scaler({.init_scale = 1 << 20, .growth_factor = 1.7, .backoff_factor = 0.3, .growth_interval = 5});
     std::vector<double> scales;
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = 0; step < kScaledSteps; ++step) {
       optimizer.zero_grad();
       Tensor loss;
       {

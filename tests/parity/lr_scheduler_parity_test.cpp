@@ -24,7 +24,7 @@ using torch::optim::Optimizer;
 using Scheduler = std::shared_ptr<LRScheduler>;
 using Part = std::function<Scheduler(Optimizer&)>;
 
-constexpr int kSteps = 100;
+constexpr int kScheduledSteps = 100;
 constexpr int kStop = 37;
 const std::vector<double> kRates = {0.1, 0.03, 1e-4};
 
@@ -133,7 +133,7 @@ double momentum_of(torch::optim::OptimizerOptions& options, const std::string& k
   return static_cast<SGDOptions&>(options).momentum();
 }
 
-struct Training {
+struct ScheduledTraining {
   Case what;
   std::unique_ptr<Optimizer> optimizer = make_optimizer(what.optimizer);
   Scheduler scheduler = what.scheduler(*optimizer);
@@ -175,9 +175,9 @@ TEST(LRSchedulerParity, RatesMomentaAndStatesArePyTorchs) {
     SCOPED_TRACE(what.name);
     const Dict expected = python.at(what.name).toGenericDict();
     const torch::Tensor rows = expected.at("rows").toTensor();
-    Training run{what};
+    ScheduledTraining run{what};
     EXPECT_EQ(run.row(), row_of(rows, 0));
-    for (int number = 1; number <= kSteps; ++number) {
+    for (int number = 1; number <= kScheduledSteps; ++number) {
       run.step(number);
       ASSERT_EQ(run.row(), row_of(rows, number)) << "after step " << number;
       if (number != kStop) continue;
@@ -190,10 +190,10 @@ TEST(LRSchedulerParity, RatesMomentaAndStatesArePyTorchs) {
       states.insert(what.name, both);
     }
     // From Python's state after kStop steps.
-    Training other{what};
+    ScheduledTraining other{what};
     checkpoint::load_state_dict(*other.optimizer, expected.at("optimizer"));
     other.scheduler->load_state_dict(expected.at("scheduler"));
-    for (int number = kStop + 1; number <= kSteps; ++number) {
+    for (int number = kStop + 1; number <= kScheduledSteps; ++number) {
       other.step(number);
       ASSERT_EQ(other.row(), row_of(rows, number)) << "after step " << number << ", from Python's state";
     }

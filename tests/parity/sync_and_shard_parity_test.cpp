@@ -18,10 +18,9 @@ namespace {
 
 using torch::Tensor;
 using torch::nn::Sequential;
-namespace optim = torch::optim;
 using Tensors = std::map<std::string, Tensor>;
 
-constexpr int kSteps = 100;
+constexpr int kSyncSteps = 100;
 
 Tensor random(torch::IntArrayRef shape, int seed) {
   auto generator = at::detail::createCPUGenerator(seed);
@@ -54,17 +53,18 @@ void expect_same(const Sequential& net, const Tensors& expected, const std::stri
 }
 
 // The optimizer of a name, sharded or plain.
-std::unique_ptr<optim::Optimizer> make(const std::string& name, bool sharded, const std::vector<Tensor>& parameters) {
+std::unique_ptr<torch::optim::Optimizer> make(const std::string& name, bool sharded,
+                                              const std::vector<Tensor>& parameters) {
   const auto of = [&]<typename Inner, typename Options>(std::type_identity<Inner>, const Options& options) {
-    return sharded ? std::unique_ptr<optim::Optimizer>(
+    return sharded ? std::unique_ptr<torch::optim::Optimizer>(
                          std::make_unique<ZeroRedundancyOptimizer<Inner>>(parameters, options))
                    : std::make_unique<Inner>(parameters, options);
   };
-  if (name == "sgd") return of(std::type_identity<optim::SGD>(), optim::SGDOptions(0.05).momentum(0.9));
-  if (name == "adam") return of(std::type_identity<optim::Adam>(), optim::AdamOptions(0.01));
-  if (name == "adamw") return of(std::type_identity<optim::AdamW>(), optim::AdamWOptions(0.01));
-  if (name == "rmsprop") return of(std::type_identity<optim::RMSprop>(), optim::RMSpropOptions(0.01));
-  return of(std::type_identity<optim::Adagrad>(), optim::AdagradOptions(0.05));
+  if (name == "sgd") return of(std::type_identity<torch::optim::SGD>(), torch::optim::SGDOptions(0.05).momentum(0.9));
+  if (name == "adam") return of(std::type_identity<torch::optim::Adam>(), torch::optim::AdamOptions(0.01));
+  if (name == "adamw") return of(std::type_identity<torch::optim::AdamW>(), torch::optim::AdamWOptions(0.01));
+  if (name == "rmsprop") return of(std::type_identity<torch::optim::RMSprop>(), torch::optim::RMSpropOptions(0.01));
+  return of(std::type_identity<torch::optim::Adagrad>(), torch::optim::AdagradOptions(0.05));
 }
 
 Sequential normalised_model(const std::string& kind) {
@@ -83,7 +83,7 @@ Sequential train_normalised(const std::string& kind, const std::string& optimize
   DistributedDataParallel<Sequential> ddp(net);
   const auto optimizer = make(optimizer_name, sharded, ddp.parameters());
   const int rank = get_rank();
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kSyncSteps; ++step) {
     const int count = rank == 1 && step % 3 == 0 ? 0 : 2 + rank;
     optimizer->zero_grad();
     ddp->forward(random({count, 2, 6, 6}, 1000 * step + rank)).square().sum().backward();
@@ -95,7 +95,7 @@ Sequential train_normalised(const std::string& kind, const std::string& optimize
 TEST(SyncBatchNormParity, RanksReachTheWeightsOfOneProcess) {
   const test::SharedScratchFolder folder;
   if (::getenv("RANK") == nullptr) {
-    test::run_python("sync_batch_norm.py", {std::to_string(kSteps), folder.path("python"), "2", "3"});
+    test::run_python("sync_batch_norm.py", {std::to_string(kSyncSteps), folder.path("python"), "2", "3"});
   }
   for (const int world : {2, 3}) {
     test::run_processes(world, [&](int) {
@@ -117,7 +117,7 @@ TEST(SyncBatchNormParity, RanksReachTheWeightsOfOneProcess) {
 TEST(ZeroRedundancyOptimizerParity, HasPythonsOwnersAndWeights) {
   const test::SharedScratchFolder folder;
   if (::getenv("RANK") == nullptr) {
-    test::run_python("zero_redundancy.py", {std::to_string(kSteps), folder.path("python"), "2", "3", "4"});
+    test::run_python("zero_redundancy.py", {std::to_string(kSyncSteps), folder.path("python"), "2", "3", "4"});
   }
   for (const int world : {2, 3, 4}) {
     test::run_processes(world, [&](int rank) {
@@ -133,10 +133,10 @@ TEST(ZeroRedundancyOptimizerParity, HasPythonsOwnersAndWeights) {
         const Tensor later = parameters.back();
         parameters.pop_back();
         const auto optimizer = make(name, /*sharded=*/true, parameters);
-        optim::OptimizerParamGroup added({later}, optimizer->defaults().clone());
+        torch::optim::OptimizerParamGroup added({later}, optimizer->defaults().clone());
         added.options().set_lr(0.02);
         optimizer->add_param_group(added);
-        for (int step = 0; step < kSteps; ++step) {
+        for (int step = 0; step < kSyncSteps; ++step) {
           optimizer->zero_grad();
           ddp->forward(random({4, 12}, 1000 * step + rank)).square().mean().backward();
           optimizer->step();

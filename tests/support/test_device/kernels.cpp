@@ -22,11 +22,11 @@ namespace lockstep::test {
 namespace device {
 namespace {
 
-constexpr auto kType = c10::DeviceType::PrivateUse1;
+constexpr auto kDeviceType = c10::DeviceType::PrivateUse1;
 using OptionalTensor = std::optional<at::Tensor>;
 
 bool is_ours(const at::Tensor& tensor) {
-  return tensor.device().type() == kType;
+  return tensor.device().type() == kDeviceType;
 }
 
 // ---- what is counted
