@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
+#include <utility>
 
 #include "base/printable.h"
 #include "base/regular_file.h"
@@ -82,7 +84,20 @@ void put(std::vector<Record>& records, Record record) {
   }
 }
 
-void on_start(const Json& event, double time, RunRecord& run) {
+// A training that starts from the beginning replaces the one before. If it ends within its first epoch, before it has
+// saved anything, the next one may go on from the checkpoint of the one before. Then that one's record counts again.
+void choose_record(const Session& session, bool is_new, RunRecord& run, std::optional<RunRecord>& replaced) {
+  if (is_new) {
+    if (!run.epochs.empty()) replaced = run;
+  } else if (replaced && run.epochs.empty() && session.first_epoch > 0) {
+    const std::int64_t bad_lines = run.bad_lines;
+    run = std::move(*replaced);
+    run.bad_lines = bad_lines;
+    replaced.reset();
+  }
+}
+
+void on_start(const Json& event, double time, RunRecord& run, std::optional<RunRecord>& replaced) {
   Session session{.started = time,
                   .last_event = time,
                   .host = text(event, "host"),
@@ -90,6 +105,7 @@ void on_start(const Json& event, double time, RunRecord& run) {
                   .first_epoch = integer(event, "first_epoch")};
   const std::int64_t first_step = integer(event, "first_step");
   const bool is_new = session.first_epoch == 0 && first_step == 0;  // it replaces an earlier run in the folder
+  choose_record(session, is_new, run, replaced);
   auto command = event.value("command", std::vector<std::string>());
   auto classes = event.value("classes", std::vector<std::string>());
   Values configuration = values(event, "configuration");
@@ -182,11 +198,11 @@ void on_samples(const Json& event, RunRecord& run) {
   run.samples = std::move(samples);
 }
 
-void apply(const Json& event, RunRecord& run) {
+void apply(const Json& event, RunRecord& run, std::optional<RunRecord>& replaced) {
   const auto& kind = event.at("event").get_ref<const std::string&>();
   const double time = number(event, "time");
   run.state = RunState::kInterrupted;
-  if (kind == "start") return on_start(event, time, run);
+  if (kind == "start") return on_start(event, time, run, replaced);
   if (run.sessions.empty()) run.sessions.emplace_back(Session{.started = time});
   run.sessions.back().last_event = time;
   if (kind == "step") {
@@ -214,12 +230,13 @@ void apply(const Json& event, RunRecord& run) {
 
 // `finished`: a newline ends it. A line without one that is no JSON is not damaged: its writer is at it, or was killed
 // in it (Linux cuts a write off between two pages when the process gets SIGKILL).
-void read_line(std::string_view line, bool finished, RunRecord& run, std::int64_t& good_lines) {
+void read_line(std::string_view line, bool finished, RunRecord& run, std::optional<RunRecord>& replaced,
+               std::int64_t& good_lines) {
   if (line.find_first_not_of(" \t\r") == std::string_view::npos) return;
   const Json event = parse_json(line);
   if (!finished && event.is_discarded()) return;
   try {
-    apply(event, run);
+    apply(event, run, replaced);
     ++good_lines;
   } catch (const Json::exception&) {
     ++run.bad_lines;
@@ -268,9 +285,10 @@ Result<RunRecord> read_run(const std::filesystem::path& folder_or_file) {
   const std::filesystem::path path = folder ? folder_or_file / kRunLogName : folder_or_file;
   LOCKSTEP_ASSIGN_OR_RETURN(const RegularFile file, RegularFile::open(path));
   RunRecord run;
+  std::optional<RunRecord> replaced;
   std::int64_t good_lines = 0;
-  LOCKSTEP_RETURN_IF_ERROR(
-      read_lines(file, [&](std::string_view line, bool finished) { read_line(line, finished, run, good_lines); }));
+  LOCKSTEP_RETURN_IF_ERROR(read_lines(
+      file, [&](std::string_view line, bool finished) { read_line(line, finished, run, replaced, good_lines); }));
   if (good_lines == 0) {
     return Status(ErrorCode::kCorrupt, fmt::format("{}: expected lines of JSON with the events of a run, found none",
                                                    printable(path.native())));

@@ -180,17 +180,25 @@ bool Trainer::Loop::asked_to_stop() {
 }
 
 // Leaves the loop over the loader where it is, so that another fit() goes on from there. The same cursor on all ranks.
-void Trainer::Loop::hold(Feed& feed) const {
+// Kept here too: the program may evaluate with this loader before it goes on.
+void Trainer::Loop::hold(Feed& feed) {
   std::string cursor = data::to_string(feed.loader().state());
   broadcast_object(cursor, 0);
   feed.end();
   feed.loader().load_state(data::sampler_state_from_string(cursor));
+  held_.emplace(&feed.loader(), std::move(cursor));
+}
+
+void Trainer::Loop::go_on_from_held(Feed& feed) {
+  const auto held = std::exchange(held_, std::nullopt);
+  if (held && held->first == &feed.loader()) feed.loader().load_state(data::sampler_state_from_string(held->second));
 }
 
 bool Trainer::Loop::train_epoch(Feed& feed, EpochReport& epoch) {
   const auto start = Clock::now();
   data::DataLoaderBase& loader = feed.loader();
   trainer_detail::Progress& progress = state_.progress;
+  go_on_from_held(feed);
   loader.set_epoch(progress.epoch);
   model_->train();
   StepReport last;
@@ -286,6 +294,7 @@ void Trainer::Loop::judge(Feed& train, Feed& evaluation, TrainingResult& result)
   if (better) progress.to_beat = metric;
   if (found.is_best) progress.best = metric;
   progress.evaluation_due = false;
+  progress.evaluated = progress.epoch;
   if (options_.callbacks.on_evaluation) options_.callbacks.on_evaluation(found);
   result.evaluation = found;
   state_.save(train.loader(), std::isfinite(metric) ? std::optional(metric) : std::nullopt);

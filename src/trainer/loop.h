@@ -5,7 +5,9 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "lockstep/trainer/trainer.h"
 #include "optimizer_step.h"
@@ -37,7 +39,8 @@ class Trainer::Loop {
   void judge(Feed& train, Feed& evaluation, TrainingResult& result);
   double monitored(const Evaluation& evaluation) const;
   bool asked_to_stop();
-  void hold(Feed& feed) const;
+  void hold(Feed& feed);
+  void go_on_from_held(Feed& feed);
   TrainingResult finish(TrainingEnd end, TrainingResult result);
 
   std::shared_ptr<torch::nn::Module> model_;
@@ -48,6 +51,7 @@ class Trainer::Loop {
   trainer_detail::RunState state_;
   std::optional<trainer_detail::Profile> profile_;
   bool started_ = false;
+  std::optional<std::pair<const data::DataLoaderBase*, std::string>> held_;  // a loop that was left, and its cursor
   std::atomic<bool> stop_{false};
   int asked_ = 0;  // what all ranks know: 0, or 1 + the signal
 };

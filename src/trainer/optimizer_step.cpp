@@ -1,6 +1,7 @@
 #include "optimizer_step.h"
 
 #include <limits>
+#include <unordered_set>
 
 #include "lockstep/nn/fused_step.h"
 #include "lockstep/nn/gradient_accumulation.h"
@@ -19,6 +20,20 @@ FiniteCheckOptions check_options(const TrainerOptions& options) {
   if (options.precision == TrainingPrecision::kFloat16) return {.policy = NonFinitePolicy::kSkip};
   const bool sweeps = *options.non_finite == NonFinitePolicy::kError && options.clip_grad_norm == 0;
   return {.policy = *options.non_finite, .checks_per_sweep = sweeps ? kChecksPerSweep : 0};
+}
+
+// The gradients that the optimizer will use: those of other parameters do not count for the norm, and a GradScaler
+// leaves them scaled.
+std::vector<NamedParameter> gradients_of(const torch::nn::Module& model, const torch::optim::Optimizer& optimizer) {
+  std::unordered_set<const void*> of_optimizer;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const torch::Tensor& tensor : group.params()) of_optimizer.insert(tensor.unsafeGetTensorImpl());
+  }
+  auto parameters = nn_detail::distinct_parameters(model);
+  std::erase_if(parameters, [&](const NamedParameter& parameter) {
+    return of_optimizer.count(parameter.tensor.unsafeGetTensorImpl()) == 0;
+  });
+  return nn_detail::gradient_values(parameters);
 }
 
 }  // namespace
@@ -51,6 +66,7 @@ StepReport OptimizerStep::run(Feed& feed, int parts, bool trial) {
   StepReport report;
   report.learning_rate = optimizer_.param_groups().at(0).options().get_lr();
   optimizer_.zero_grad();
+  model_->zero_grad();  // the optimizer may have a part of the parameters; the others' gradients would add up
   const double communicated_before = communicated();
   torch::Tensor sum;  // of the losses of this step's samples
   const auto loss_of_part = [&](int) {
@@ -106,7 +122,7 @@ bool OptimizerStep::clip_and_check(StepReport& report, bool trial) {
   if (options_.clip_grad_norm == 0) return !checks || finite_->check(report.loss);
   if (scaler_) scaler_->unscale_(optimizer_);
   const torch::NoGradGuard no_grad;
-  const auto gradients = nn_detail::gradient_values(nn_detail::distinct_parameters(*model_));
+  const auto gradients = gradients_of(*model_, optimizer_);
   const torch::Tensor norm = nn_detail::total_norm(gradients, 2);
   report.gradient_norm = norm.defined() ? norm.item<double>() : 0;
   if (checks && !finite_->check(report.loss, report.gradient_norm)) return false;

@@ -4,10 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <filesystem>
+#include <map>
 #include <system_error>
 
 #include "averaged_state.h"
 #include "base/arithmetic.h"
+#include "checkpoint/optimizer_state.h"
 #include "class_names.h"
 #include "lockstep/base/log.h"
 #include "lockstep/c10d/objects.h"
@@ -51,6 +53,35 @@ void warn_of_rates(const std::vector<double>& saved, const std::vector<double>& 
   if (get_rank() != 0 || saved == given) return;
   log::warning(fmt::format("the learning rate goes on as it was saved, {}: that of this program, {}, is not used",
                            fmt::join(saved, " and "), fmt::join(given, " and ")));
+}
+
+// Of each group, but for what schedules set: rates, and with a OneCycleLR momentum.
+std::map<std::string, std::string> options_of(const torch::optim::Optimizer& optimizer,
+                                              const optim::LRScheduler* schedule) {
+  const bool sets_momentum = schedule != nullptr && schedule->has_own_rates();
+  checkpoint::TensorFile file;
+  checkpoint::add_optimizer(file, optimizer);
+  std::map<std::string, std::string> options;
+  for (const auto& [key, value] : file.metadata) {
+    const std::string name = key.substr(key.rfind('.') + 1);
+    const bool is_scheduled = name == "lr" || (sets_momentum && (name == "momentum" || name == "beta1"));
+    if (key.starts_with("optimizer.group.") && !is_scheduled) options.emplace(key, value);
+  }
+  return options;
+}
+
+// As in PyTorch, the saved options of an optimizer take the place of the program's.
+void warn_of_options(const std::map<std::string, std::string>& saved, const std::map<std::string, std::string>& given) {
+  if (get_rank() != 0) return;
+  std::vector<std::string> others;
+  for (const auto& [key, value] : given) {
+    const auto found = saved.find(key);
+    if (found != saved.end() && found->second != value)
+      others.push_back(fmt::format("{} is {}, not {}", key, found->second, value));
+  }
+  if (others.empty()) return;
+  log::warning(fmt::format("the optimizer goes on with the options that were saved, not with those of this program: {}",
+                           fmt::join(others, ", ")));
 }
 
 const char* name_of(Monitor monitor) {
@@ -143,6 +174,7 @@ void RunState::add_progress(checkpoint::Checkpoint& state) {
   if (progress.to_beat) state.set("to_beat", *progress.to_beat);
   state.set("not_better", progress.not_better);
   state.set("evaluation_due", progress.evaluation_due ? 1 : 0);
+  state.set("evaluated", progress.evaluated);
   if (!options_.classes.empty()) state.set(kClassesValue, text_of_classes(options_.classes));
 }
 
@@ -181,9 +213,11 @@ void RunState::check_classes(const checkpoint::Checkpoint& state) const {
 void RunState::restore(const checkpoint::Checkpoint& state, data::DataLoaderBase& loader) {
   check_classes(state);
   const std::vector<double> first_rates = rates_of(optimizer_);
+  const auto given_options = options_of(optimizer_, options_.scheduler.get());
   const std::int64_t steps = steps_of(limited(loader.size(), options_));  // of a whole epoch
   state.restore_model(*model_);
   state.restore_optimizer(optimizer_);
+  warn_of_options(options_of(optimizer_, options_.scheduler.get()), given_options);
   state.restore_generator();
   if (device_.is_cuda()) state.restore_generator(device_);
   if (auto& averages = step_.averages()) {
@@ -214,6 +248,11 @@ void RunState::restore(const checkpoint::Checkpoint& state, data::DataLoaderBase
   progress.to_beat = state.has("to_beat") ? std::optional(state.get_double("to_beat")) : progress.best;
   progress.not_better = state.get_int("not_better");
   progress.evaluation_due = state.get_int("evaluation_due") != 0;
+  progress.evaluated = state.has("evaluated") ? state.get_int("evaluated") : progress.epoch;
+  // With fewer epochs than before this one is the last, which always has an evaluation.
+  const bool at_begin_of_epoch = loader.batches_left() == loader.size();
+  if (progress.epoch >= options_.epochs && at_begin_of_epoch && progress.evaluated < progress.epoch)
+    progress.evaluation_due = true;
   progress.losses = Average();
   if (get_rank() == 0) progress.losses.add(state.get_double("losses.sum"), state.get_double("losses.count"));
 }

@@ -26,6 +26,7 @@ struct Progress {
   std::optional<double> to_beat;  // by more than min_delta: the last one that did so
   std::int64_t not_better = 0;    // evaluations in a row that did not
   bool evaluation_due = false;    // the epoch before the present one has not been evaluated
+  std::int64_t evaluated = 0;     // epochs that were done at the last evaluation
 };
 
 // Of an epoch with so many batches: those that are trained.

@@ -223,6 +223,38 @@ TEST(RunLog, AResumedRunReplacesWhatItRepeats) {
   EXPECT_EQ(run.error, "");
 }
 
+// Someone has forgotten to resume, and that run has ended before it had saved anything.
+TEST(RunLog, ARunThatSavedNothingDoesNotReplaceTheOneBefore) {
+  const ScratchFolder folder;
+  const auto log_epochs = [&](std::int64_t first, std::int64_t end) {
+    RunLog log = open(folder);
+    log.start({.first_epoch = first, .first_step = 10 * first});
+    for (std::int64_t epoch = first; epoch < end; ++epoch) {
+      log.step(epoch, 10 * epoch, {{"loss", 1.0 + static_cast<double>(epoch)}});
+      log.epoch(epoch, {.seconds = 1, .samples = 8});
+    }
+  };
+  log_epochs(0, 3);
+  {
+    RunLog forgotten = open(folder);
+    forgotten.start({});
+    forgotten.step(0, 0, {{"loss", 7.0}});
+  }
+  EXPECT_EQ(read(folder).steps.at("loss").size(), 1U);
+  log_epochs(3, 5);
+  RunRecord run = read(folder);
+  EXPECT_EQ(run.epochs.size(), 5U);
+  EXPECT_EQ(run.sessions.size(), 2U);
+  ASSERT_EQ(run.steps.at("loss").size(), 5U);
+  EXPECT_EQ(run.steps.at("loss").front().value, 1.0);
+  // One that has ended an epoch has replaced it.
+  log_epochs(0, 1);
+  log_epochs(1, 2);
+  run = read(folder);
+  EXPECT_EQ(run.epochs.size(), 2U);
+  EXPECT_EQ(run.sessions.size(), 2U);
+}
+
 TEST(RunLog, RemovesAnUnfinishedLineAndAppends) {
   const ScratchFolder folder;
   open(folder).note("kept");

@@ -64,6 +64,12 @@ TEST_F(TrainOptions, RefuseAWarmUpThatTheScheduleWouldIgnore) {
                   {"schedule.warmup is not for schedule.name: one_cycle"});
 }
 
+TEST_F(TrainOptions, AskForTheMilestonesOfMultistep) {
+  const std::string data = "data: {train: " + scratch_.path().native() + "}\n";
+  EXPECT_EQ(error_of_config(data + "schedule: {name: multistep, milestones: [2]}\n"), "");
+  test::expect_in(error_of_config(data + "schedule: {name: multistep}\n"), {"multistep needs schedule.milestones"});
+}
+
 TEST_F(TrainOptions, AskWhichMomentumIsMeantWithOneCycle) {
   const std::string data = "data: {train: " + scratch_.path().native() + "}\n";
   const std::string sgd = data + "optimizer: {momentum: 0.8}\n";

@@ -242,6 +242,49 @@ TEST(TrainerUnit, SavesAnEpochBeforeItsEvaluation) {
   EXPECT_EQ(result.evaluation->loss, whole.fit().evaluation->loss);
 }
 
+// An epoch that was not evaluated because more were to follow is the last one now.
+TEST(TrainerUnit, EvaluatesTheLastOfFewerEpochs) {
+  const ScratchFolder folder;
+  const ProcessGroupGuard group;
+  TrainerOptions options{.epochs = 9, .evaluate_every = 5, .checkpoint_dir = folder.path()};
+  Trainer* trainer = nullptr;
+  options.callbacks.on_epoch_end = [&](const EpochReport& epoch) {
+    if (epoch.epoch == 2) trainer->stop();
+  };
+  Training training(options);
+  trainer = &training.trainer;
+  EXPECT_FALSE(training.fit().evaluation);
+  TrainerOptions fewer{.epochs = 3, .evaluate_every = 5, .checkpoint_dir = folder.path(), .resume = true};
+  const TrainingResult result = Training(fewer).fit();
+  ASSERT_TRUE(result.evaluation);
+  EXPECT_EQ(result.evaluation->epoch, 2);
+  EXPECT_FALSE(Training(fewer).fit().evaluation);  // once
+  Training whole({.epochs = 3});
+  EXPECT_EQ(result.evaluation->loss, whole.fit().evaluation->loss);
+}
+
+TEST(TrainerUnit, WarnsOfOptionsThatAreNotTheSavedOnes) {
+  const ScratchFolder folder;
+  const ProcessGroupGuard group;
+  const auto train = [&](std::int64_t epochs, double weight_decay) {
+    Net net = make_net();
+    torch::optim::SGD optimizer(net->parameters(),
+                                torch::optim::SGDOptions(0.05).momentum(0.9).weight_decay(weight_decay));
+    data::DataLoader loader(Sines(20), {.batch_size = 4});
+    Trainer trainer(net, optimizer, {.epochs = epochs, .checkpoint_dir = folder.path(), .resume = true});
+    std::string logged;
+    log::set_output([&](std::string_view line) { logged += line; });
+    trainer.fit(loader, [&](data::Example& batch) -> StepOutput {
+      return {torch::nn::functional::cross_entropy(net->forward(batch.data), batch.target)};
+    });
+    log::set_output({});
+    return logged;
+  };
+  train(1, 0.5);
+  EXPECT_EQ(train(2, 0.5).find("options"), std::string::npos);
+  expect_in(train(3, 0.25), {"the options that were saved", "optimizer.group.0.weight_decay is 0.5, not 0.25"});
+}
+
 // As many, but others. Where one side has no names, as in older checkpoints, nothing is checked.
 TEST(TrainerUnit, ResumesOnlyTheClassesThatWereSaved) {
   const ScratchFolder folder;

@@ -411,11 +411,38 @@ TEST_P(TrainerMulti, GoesOnWhereItWasStopped) {
     Training training(options);
     trainer = &training.trainer;
     EXPECT_EQ(training.fit().end, TrainingEnd::kInterrupted);
+    // The loader keeps its place, also when the program looks at its samples meanwhile.
+    training.trainer.evaluate(training.train, [&](data::Example& batch) { return training.output_of(batch); });
     const TrainingResult end = training.fit();
     EXPECT_EQ(end.steps, expected.steps);
     EXPECT_DOUBLE_EQ(end.loss, expected.loss);
     expect_same_values(*training.net, *whole.net, "stopped and continued");
   });
+}
+
+// An optimizer of the last layer alone: the gradients of the others are not its own.
+TEST(TrainerUnit, ClipsTheGradientsThatTheOptimizerHas) {
+  const ProcessGroupGuard group;
+  const auto train = [](bool frozen) {
+    Net net = make_net();
+    auto* head = net[3]->as<torch::nn::Linear>();
+    for (torch::Tensor& parameter : net->parameters()) parameter.set_requires_grad(!frozen);
+    for (torch::Tensor& parameter : head->parameters()) parameter.set_requires_grad(true);
+    torch::optim::SGD optimizer(head->parameters(), torch::optim::SGDOptions(0.05));
+    data::DataLoader loader(Sines(40), {.batch_size = 4, .shuffle = true, .seed = 3});
+    std::vector<double> norms;
+    TrainerOptions options{.epochs = 2, .clip_grad_norm = 0.1};
+    options.callbacks.on_step_end = [&](const StepReport& step) { norms.push_back(step.gradient_norm); };
+    Trainer trainer(net, optimizer, options);
+    trainer.fit(loader, [&](data::Example& batch) -> StepOutput {
+      return {torch::nn::functional::cross_entropy(net->forward(batch.data), batch.target)};
+    });
+    return std::pair(net, norms);
+  };
+  const auto [net, norms] = train(/*frozen=*/false);
+  const auto [judge, expected] = train(/*frozen=*/true);
+  EXPECT_EQ(norms, expected);
+  expect_same_values(*net, *judge, "part of the parameters");
 }
 
 }  // namespace

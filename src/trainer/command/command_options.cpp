@@ -213,6 +213,9 @@ Status check(const TrainCommandOptions& o, const config::Schema& schema) {
   if (o.schedule == "multistep" && !std::is_sorted(o.milestones.begin(), o.milestones.end())) {
     text += "schedule.milestones: expected ascending numbers\n";
   }
+  if (o.schedule == "multistep" && o.milestones.empty()) {
+    text += "schedule.name: multistep needs schedule.milestones, without which the rate never changes\n";
+  }
   if (o.schedule == "one_cycle" && o.warmup > 0)
     text += "schedule.warmup is not for schedule.name: one_cycle, which begins with a warm-up of its own\n";
   text += lost_momentum(o, schema);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "lockstep/base/log.h"
+#include "lockstep/c10d/process_groups.h"
 #include "lockstep/nn/lr_schedules.h"
 #include "lockstep/nn/one_cycle_lr.h"
 #include "trainer/command/command_parts.h"
@@ -67,6 +69,10 @@ Schedule make_schedule(const TrainCommandOptions& o, torch::optim::Optimizer& op
   }
   const std::int64_t length = o.interval == Interval::kStep ? steps * o.epochs : o.epochs;
   if (o.warmup == 0) return o.schedule == "none" ? nullptr : main_schedule(o, optimizer, length);
+  if (o.warmup >= length && get_rank() == 0) {
+    log::warning(
+        fmt::format("schedule.warmup: {} is as long as the training, {}: the rate rises to the end", o.warmup, length));
+  }
   const auto warmup = std::make_shared<optim::LinearLR>(
       optimizer, optim::LinearLROptions{.start_factor = o.warmup_factor, .total_iters = o.warmup});
   return std::make_shared<optim::SequentialLR>(

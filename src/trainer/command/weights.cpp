@@ -42,13 +42,21 @@ Weights read_weights(const std::string& path, const torch::nn::Module& model) {
   return weights;
 }
 
-// The layer whose tensors alone do not fit, because their shapes differ; empty: more than that differs, or nothing.
+// Whether a tensor has other rows, and is the same otherwise: a layer that gives scores has a row for each class.
+bool differ_in_rows(const torch::Tensor* a, const torch::Tensor* b) {
+  return a != nullptr && b != nullptr && a->dim() >= 1 && a->dim() == b->dim() &&
+         a->sizes().slice(1) == b->sizes().slice(1) && a->is_complex() == b->is_complex();
+}
+
+// The layer whose tensors alone do not fit, because they have other rows; empty: more than that differs, or nothing.
 // "fc" of "fc.weight is [1000, 512] in the file and [3, 512] in the model".
-std::string only_other_layer(const checkpoint::IncompatibleKeys& keys) {
+std::string only_other_layer(const checkpoint::IncompatibleKeys& keys, const checkpoint::StateDict& model,
+                             const checkpoint::StateDict& file) {
   if (!keys.missing_keys.empty() || !keys.unexpected_keys.empty()) return "";
   std::set<std::string> layers;
   for (const std::string& text : keys.mismatched) {
     const std::string name = text.substr(0, text.find(' '));
+    if (!differ_in_rows(model.find(name), file.find(name))) return "";
     layers.insert(name.substr(0, name.rfind('.')));
   }
   return layers.size() == 1 ? *layers.begin() : "";
@@ -63,7 +71,7 @@ std::string load_weights(torch::nn::Module& model, const TrainCommandOptions& op
   std::string advice;
   try {
     const auto left_out = checkpoint::load_state_dict(model, weights.state, /*strict=*/false);
-    const std::string layer = only_other_layer(left_out);
+    const std::string layer = only_other_layer(left_out, checkpoint::state_dict(model), weights.state);
     if (!layer.empty() && options.new_head) {
       return fmt::format("model.weights: all but '{}', which starts from new weights: {}", layer,
                          fmt::join(left_out.mismatched, ", "));
