@@ -3,7 +3,9 @@ MPIs, oneCCL and the machine's limit."""
 
 from __future__ import annotations
 
-from by_size import MI, SIZES, add_rows, all_of, best_contender, mpi, ours, python
+from by_size import (
+    MI, SIZES, add_rows, all_of, all_of_gloo, best_contender, mpi, ours, python, take_best_of_gloo,
+)
 from harness import Outcome, Tools, interleave
 from report import size_text
 
@@ -20,10 +22,9 @@ def measure_c10d(tools: Tools, ranks: int, rounds: int, outcome: Outcome) -> Non
     program = "bench_all_reduce_c10d"
     contenders = {case: all_of(ours(tools, program, memory, ranks), SIZES) for case, memory in FROM_CPP.items()}
     contenders |= {case: all_of(python(tools, "lockstep", memory, ranks), SIZES) for case, memory in FROM_PYTHON.items()}
-    gloo = best_contender("gloo", lambda way: python(tools, "gloo", "private", ranks, way), SIZES, outcome, what, size_text)
-    if gloo:
-        contenders["gloo"] = gloo
+    contenders |= all_of_gloo(tools, ranks, SIZES)
     found = interleave(contenders, rounds, outcome, what)
+    take_best_of_gloo(found, outcome, what)
     for case in FROM_PYTHON:
         add_rows(outcome, found, "all_reduce", case, "gloo", ranks, "Python")
     for case in FROM_CPP:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Callable, Mapping
 
 import peer_programs
 from harness import Contender, Outcome, Row, Samples, Tools, best_way, read_samples, run
 from peer_ways import Way, usual
+from report import size_text
 
 KI, MI = 1 << 10, 1 << 20
 SIZES = [4, KI, 8 * KI, 64 * KI, MI, 4 * MI, 25 * MI, 100 * MI]
@@ -64,6 +66,35 @@ def python(tools: Tools, backend: str, memory: str, ranks: int, way: Way = NO_WA
 
 def all_of(sized: Sized, sizes: list[int]) -> Contender:
     return lambda: sized(sizes)
+
+
+def all_of_gloo(tools: Tools, ranks: int, sizes: list[int], operations: str = "all_reduce") -> dict[str, Contender]:
+    """A contender for each of Gloo's ways. On cores that its threads share with the ranks its times have several levels: a
+    search of a few runs would take the lucky way. So the rounds have all ways, and a row the one with the best median."""
+    return {f"gloo {name}": all_of(python(tools, "gloo", "private", ranks, way, operations), sizes)
+            for name, way in usual("gloo").items()}
+
+
+def best_of_gloo(found: Mapping[str, Samples]) -> dict[object, str]:
+    """For each row the name of the way with the least median."""
+    ways = [name for name in found if name.startswith("gloo ")]
+    keys = {key: None for way in ways for key in found[way]}
+    return {key: min((way for way in ways if key in found[way]), key=lambda way: statistics.median(found[way][key]))
+            for key in keys}
+
+
+def take_best_of_gloo(found: dict[str, Samples], outcome: Outcome, what: str) -> None:
+    """Puts the best way for each size into `found` as "gloo", and says which they are."""
+    chosen = best_of_gloo(found)
+    if not chosen:
+        return
+    found["gloo"] = {key: found[way][key] for key, way in chosen.items()}
+    names = {key: way.removeprefix("gloo ") for key, way in chosen.items()}
+    outcome.notes.append(f"{what}: {ways_text('gloo', names, size_text)}")
+
+
+def rows_by_way(chosen: Mapping[object, str]) -> dict[str, list[object]]:
+    return {way: [key for key in chosen if chosen[key] == way] for way in dict.fromkeys(chosen.values())}
 
 
 def each_in_its_way(ways: Mapping[str, Sized], chosen: Mapping[object, str]) -> Contender:

@@ -7,12 +7,10 @@ the group.
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Mapping
-
-from by_size import KI, MI, add_rows, all_of, best_contender, mpi, ours, python
-from harness import Outcome, Row, Samples, Tools, interleave
-from peer_ways import usual
+from by_size import (
+    KI, MI, add_rows, all_of, all_of_gloo, best_contender, best_of_gloo, mpi, ours, python, rows_by_way,
+)
+from harness import Outcome, Row, Tools, interleave
 from report import size_text
 
 OPERATIONS = "all_gather,reduce_scatter,broadcast,all_to_all,all_reduce,reduce,gather,scatter,barrier"
@@ -26,26 +24,13 @@ def named(key: object, operations: str) -> tuple[str, int]:
     return key if isinstance(key, tuple) else (operations, key)
 
 
-def best_of_gloo(found: Mapping[str, Samples]) -> dict[object, str]:
-    """For each row the name of the way with the least median."""
-    ways = [name for name in found if name.startswith("gloo ")]
-    keys = {key: None for way in ways for key in found[way]}
-    return {key: min((way for way in ways if key in found[way]), key=lambda way: statistics.median(found[way][key]))
-            for key in keys}
-
-
-def rows_by_way(chosen: Mapping[object, str]) -> dict[str, list[object]]:
-    return {way: [key for key in chosen if chosen[key] == way] for way in dict.fromkeys(chosen.values())}
-
-
 def compare(tools: Tools, bench: str, operations: str, ranks: int, sizes: list[int], outcome: Outcome) -> None:
     """Lockstep and Gloo, both through torch.distributed in Python. The rounds have each of Gloo's ways, and a row has the
     one with the better median."""
     names = {"lockstep": "private", "lockstep-shared": "shared"}
     contenders = {name: all_of(python(tools, "lockstep", memory, ranks, operations=operations), sizes)
                   for name, memory in names.items()}
-    contenders |= {f"gloo {way}": all_of(python(tools, "gloo", "private", ranks, settings, operations), sizes)
-                   for way, settings in usual("gloo").items()}
+    contenders |= all_of_gloo(tools, ranks, sizes, operations)
     rounds = tools.choose_rounds(ROUNDS, QUICK_ROUNDS)
     found = interleave(contenders, rounds, outcome, f"{bench}, {ranks} ranks")
     gloo = best_of_gloo(found)

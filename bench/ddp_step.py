@@ -6,19 +6,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 import workloads
-from by_size import ways_text
 from harness import Contender, Outcome, Row, Samples, Tools, best_way, interleave
-from peer_ways import WAYS, Way, usual
+from peer_ways import ALLOCATOR, BUCKETS, COMPILED_LAYOUT, LAYOUT, PINNED, WAYS, Way
+from settings import best_settings
 
 # At least 20 steps a row in all rounds.
 STEPS = {"cnn-28": 150, "mlp-6M": 60, "resnet18-32": 20, "resnet18-224": 4}
 SEARCH_STEPS = {"cnn-28": 100, "mlp-6M": 40, "resnet18-32": 10, "resnet18-224": 3}
 LARGE = "resnet18-224"  # it hardly communicates: only the rows that show that
-LARGE_WAYS = ("fused, static", "fused, static, channels last", "fused, static, channels last, jemalloc")
+# PyTorch's, searched in this order.
+SETTINGS = {"layout": LAYOUT, "allocator": ALLOCATOR, "cores": PINNED, "buckets": BUCKETS}
+LARGE_SETTINGS = ("layout", "allocator")
 LAYOUTS: dict[str, tuple[str, ...]] = {"contiguous": (), "channels last": ("--channels-last",)}  # ours; the peer's are ways
 PLAIN_NORM = ("--libtorch-batch-norm",)  # for rows that show what use_fast_batch_norm() is worth
-# They have a row of their own: they change the model's kernels, not DDP.
-COMPILED = {name: WAYS["pytorch"][name] for name in ("fused, static, compiled", "fused, static, compiled, plain layout")}
+# Compiled models have a row of their own: they change the model's kernels, not DDP.
+COMPILED_SETTINGS = {"layout": COMPILED_LAYOUT, "allocator": ALLOCATOR, "cores": PINNED}
 ROUNDS, QUICK_ROUNDS = 6, 3
 
 
@@ -47,25 +49,27 @@ def in_python(tools: Tools, backend: str, workload: str, ranks: int, way: Way, s
 
 
 def best_pytorch_way(tools: Tools, workload: str, ranks: int, outcome: Outcome) -> Way:
-    ways = usual("pytorch")
-    if workload == LARGE:
-        ways = {name: ways[name] for name in LARGE_WAYS}
+    start = WAYS["pytorch"]["fused, static"]
     if tools.quick:
-        outcome.notes.append(f"{ranks} ranks, {workload}: pytorch is '{next(iter(ways))}', without a search")
-        return next(iter(ways.values()))
-    tried = {name: in_python(tools, "gloo", workload, ranks, way, SEARCH_STEPS[workload]) for name, way in ways.items()}
-    chosen = best_way(tried, outcome, f"ddp_step {workload}, {ranks} ranks, ways of pytorch")
-    if chosen:
-        outcome.notes.append(f"{ranks} ranks: {ways_text('pytorch', chosen, str)}")
-    return ways[chosen.get(workload, next(iter(ways)))]
+        outcome.notes.append(f"{ranks} ranks, {workload}: pytorch is 'fused, static', without a search")
+        return start
+    settings = {name: values for name, values in SETTINGS.items()
+                if (name != "layout" or "mlp" not in workload) and (workload != LARGE or name in LARGE_SETTINGS)}
+    way, names = best_settings(
+        start, settings, lambda way: in_python(tools, "gloo", workload, ranks, way, SEARCH_STEPS[workload]), outcome,
+        f"ddp_step {workload}, {ranks} ranks, pytorch")
+    outcome.notes.append(f"{ranks} ranks, {workload}: pytorch is 'fused, static, {names}', the best of its settings")
+    return way
 
 
 def best_compiled_way(tools: Tools, workload: str, ranks: int, outcome: Outcome) -> Way:
-    tried = {name: in_python(tools, "gloo", workload, ranks, way, SEARCH_STEPS[workload]) for name, way in COMPILED.items()}
-    chosen = best_way(tried, outcome, f"ddp_step {workload}, {ranks} ranks, compiled")
-    name = chosen.get(workload, next(iter(COMPILED)))
-    outcome.notes.append(f"{ranks} ranks, {workload}: pytorch compiled is '{name}'")
-    return COMPILED[name]
+    settings = {name: values for name, values in COMPILED_SETTINGS.items() if name != "layout" or "mlp" not in workload}
+    way, names = best_settings(
+        WAYS["pytorch"]["fused, static, compiled"], settings,
+        lambda way: in_python(tools, "gloo", workload, ranks, way, SEARCH_STEPS[workload]), outcome,
+        f"ddp_step {workload}, {ranks} ranks, pytorch compiled")
+    outcome.notes.append(f"{ranks} ranks, {workload}: pytorch compiled is '{names}'")
+    return way
 
 
 def best_layout(tools: Tools, workload: str, ranks: int, outcome: Outcome) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from comparison import SEED, Comparison, compare
 
 HERE = Path(__file__).resolve().parent
-CLOSE = 1.15  # how much slower than the best a way may be in a search's first pass, to be measured again
+CLOSE = 1.3  # how much slower than the best a way may be in a search's first pass, to be measured again
 Samples = dict[object, list[float]]  # seconds (or another unit) by size or other key
 Contender = Callable[[], Samples]
 

@@ -84,6 +84,23 @@ HOST_WAYS = {
     "UCX, yield": Way("the library that ours has, over TCP as well", {**OVER_UCX, **MPI_YIELDS}),
     "UCX, segmented ring, yield": Way("both", {**OPEN_MPI["segmented ring"].environment, **OVER_UCX, **MPI_YIELDS}),
 }
+# Settings that can be combined, which a bench searches one after another (settings.py). Of peers/ddp_step.py and
+# peers/train.py.
+PINNED = {"pinned": Way("a core for each rank, as all have it"),
+          "not pinned": Way("Gloo's threads may use the other rank's core while that one waits", pinned=False)}
+# In the place of glibc's malloc. What is freed stays with the process, as in harness.ENVIRONMENT.
+JEMALLOC = {"LD_PRELOAD": "libjemalloc.so.2", "MALLOC_CONF": "thp:always,dirty_decay_ms:-1,muzzy_decay_ms:-1"}
+ALLOCATOR = {"malloc": Way("glibc's, with huge pages, as all have it"),
+             "jemalloc": Way("another allocator, which PyTorch's guide to tuning recommends", JEMALLOC)}
+LAYOUT = {"contiguous": Way("what a user gets"),
+          "channels last": Way("the layout that the CPU's convolutions and poolings like better", options=("--channels-last",))}
+BUCKETS = {"25 MiB": Way("the default size of buckets"),
+           "1 MiB": Way("small buckets, so that communication starts early", options=("--bucket-mb", "1")),
+           "100 MiB": Way("one bucket: one all-reduce", options=("--bucket-mb", "100"))}
+COMPILE = {"eager": Way("what a user gets"),
+           "compiled": Way("the model by torch.compile; the first epoch is not counted", options=("--compile",))}
+COMPILED_LAYOUT = {"TorchInductor's layout": Way("it gives convolutions channels_last"),
+                   "plain layout": Way("which is faster for small pictures", {"TORCHINDUCTOR_LAYOUT_OPTIMIZATION": "0"})}
 UCX_SHM = {"OMPI_MCA_pml": "ucx", "OMPI_MCA_pml_ucx_tls": "any", "OMPI_MCA_pml_ucx_devices": "any",
            "UCX_TLS": "posix,sysv,cma,self"}
 INTEL_SHM = {"I_MPI_FABRICS": "shm"}
@@ -107,8 +124,6 @@ MONARCH_NO_GRACE = {"HYPERACTOR_FORWARDER_FLUSH_TIMEOUT": "1ms", "HYPERACTOR_MES
 MONARCH_AT_ONCE = ("--grace", "0", "--at-once")
 RELEASE_GATHER = {"MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": "auto",
                   "MPIR_CVAR_ALLREDUCE_POSIX_INTRA_ALGORITHM": "release_gather"}
-# In the place of glibc's malloc. What is freed stays with the process, as in harness.ENVIRONMENT.
-JEMALLOC = {"LD_PRELOAD": "libjemalloc.so.2", "MALLOC_CONF": "thp:always,dirty_decay_ms:-1,muzzy_decay_ms:-1"}
 WAYS: dict[str, dict[str, Way]] = {
     "openmpi": {
         **OPEN_MPI,
@@ -218,7 +233,7 @@ WAYS: dict[str, dict[str, Way]] = {
         "v2 tensors in process": Way("decode_image and transforms.v2 by the rank itself: no hand-over; fused, static as above",
                                      options=("--way", "v2", "--static-graph")),
         "v2 tensors in process, not pinned": Way("Gloo's threads may use the other rank's core while that one waits",
-                                                 options=("--way", "v2", "--static-graph"), pinned=False),
+                                                 options=("--way", "v2", "--static-graph"), pinned=False, tune_only=True),
         "v2 tensors, a worker": Way("a process decodes while the rank waits for Gloo",
                                     options=("--way", "v2", "--static-graph", "--workers", "1"), pinned=False),
         "PIL, one turn in process": Way("PIL pictures, normalised per batch; flips, rotation and shift in one pass",
@@ -226,9 +241,9 @@ WAYS: dict[str, dict[str, Way]] = {
         "PIL, draft in process": Way("the same, decoded no larger than the crop needs (Image.draft), as ours",
                                      options=("--way", "pil-draft", "--static-graph")),
         "PIL, draft in process, jemalloc": Way("the same with another allocator", JEMALLOC,
-                                               options=("--way", "pil-draft", "--static-graph")),
+                                               options=("--way", "pil-draft", "--static-graph"), tune_only=True),
         "PIL, draft in process, compiled": Way("the model by torch.compile; the first epoch is not counted",
-                                               options=("--way", "pil-draft", "--static-graph", "--compile")),
+                                               options=("--way", "pil-draft", "--static-graph", "--compile"), tune_only=True),
         "PIL, one turn, a worker": Way("the turn by a process of its own",
                                        options=("--way", "pil-turn", "--static-graph", "--workers", "1"), pinned=False),
         "PIL, per batch, a worker": Way("PIL pictures, made float and normalised per batch", tune_only=True, pinned=False,
@@ -255,7 +270,7 @@ WAYS: dict[str, dict[str, Way]] = {
     "dali": {
         "fast": Way("nearest pixels as in all, fast IDCT, the sums of both rotations in one warp_affine"),
         "read ahead": Way("no mmap of the files", options=("--read-ahead",), tune_only=True),
-        "one thread more": Way("the reader's thread sleeps now and then", options=("--extra-threads", "1"), tune_only=True),
+        "one thread more": Way("the reader's thread sleeps now and then", options=("--extra-threads", "1")),
         "exact IDCT": Way("DALI's default", options=("--exact-idct",), tune_only=True),
     },
     # Options of peers/loader_spdl.py.

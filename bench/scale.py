@@ -16,7 +16,7 @@ from pathlib import Path
 import ddp_step
 import loader
 import workloads
-from by_size import KI, MI, add_rows, all_of, best_contender, mpi, ours, python
+from by_size import KI, MI, add_rows, all_of, all_of_gloo, best_contender, mpi, ours, python, take_best_of_gloo
 from harness import BenchError, Contender, Outcome, Row, Tools, interleave
 from peer_ways import WAYS
 from report import size_text
@@ -62,12 +62,12 @@ class Bench:
                       for memory in MEMORIES}
         contenders |= {f"Python {memory}": all_of(python(self.tools, "lockstep", memory, ranks), SIZES)
                        for memory in MEMORIES}
-        peers = {MPI: lambda way: mpi(self.tools, MPI, ranks, way, "all_reduce_mpi"),
-                 "gloo": lambda way: python(self.tools, "gloo", "private", ranks, way)}
-        for peer, sized in peers.items():
-            if best := best_contender(peer, sized, SIZES, self.outcome, what, size_text, passes=1):
-                contenders[peer] = best
+        contenders |= all_of_gloo(self.tools, ranks, SIZES)
+        if best := best_contender(MPI, lambda way: mpi(self.tools, MPI, ranks, way, "all_reduce_mpi"), SIZES, self.outcome,
+                                  what, size_text, passes=1):
+            contenders[MPI] = best
         found = interleave(contenders, self.rounds, self.outcome, what, until)
+        take_best_of_gloo(found, self.outcome, what)
         for language, peer in (("C++", MPI), ("Python", "gloo")):
             for memory in MEMORIES:
                 pair = {f"all_reduce, {memory}": found.get(f"{language} {memory}", {}), peer: found.get(peer, {})}

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from harness import HERE, BenchError, Contender, Outcome, Row, Samples, Tools, best_way, interleave, pinned, run
 from loader import peer_python
-from peer_ways import Way, usual
+from peer_ways import ALLOCATOR, COMPILE, LAYOUT, PINNED, Way, usual
+from settings import best_settings
 
 PEER = "pytorch"
 ROUNDS, QUICK_ROUNDS = 6, 1
@@ -72,6 +73,8 @@ def pictures(tools: Tools, form: Form) -> Path:
 
 
 LAYOUTS: dict[str, tuple[str, ...]] = {"contiguous": (), "channels last": ("--channels-last",)}
+# PyTorch's, searched in this order.
+SETTINGS = {"model": COMPILE, "layout": LAYOUT, "allocator": ALLOCATOR, "cores": PINNED}
 
 
 def job_of(tools: Tools, form: Form, seed: int, program: str = "resnet_train", *more: object) -> list[str]:
@@ -159,35 +162,36 @@ def python_ways(tools: Tools, ranks: int, ways: Mapping[str, Way], form: Form) -
 
 
 def best_python(tools: Tools, outcome: Outcome, ranks: int, form: Form) -> Way:
-    """`form` is short."""
+    """First how pictures are loaded, then the settings of the rest. `form` is short."""
     ways = usual("pytorch-job")
     if tools.quick:
         return next(iter(ways.values()))
-    tried = python_ways(tools, ranks, ways, form)
-    chosen = best_way(tried, outcome, f"train {form.name}, ways of pytorch", more_is_better=True)
-    name = chosen.get(form.name, next(iter(ways)))
-    outcome.notes.append(f"{form.name}, {ranks} ranks: pytorch, best of its ways: {name}")
-    return ways[name]
+    what = f"train {form.name}, pytorch"
+    chosen = best_way(python_ways(tools, ranks, ways, form), outcome, what, more_is_better=True)
+    loading = chosen.get(form.name, next(iter(ways)))
+    settings = SETTINGS if ways[loading].pinned else {name: SETTINGS[name] for name in SETTINGS if name != "cores"}
+    way, names = best_settings(ways[loading], settings, lambda way: python_ways(tools, ranks, {"": way}, form)[""], outcome,
+                               what, more_is_better=True, passes=2)
+    outcome.notes.append(f"{form.name}, {ranks} ranks: pytorch is '{loading}, {names}', the best of its ways and settings")
+    return way
 
 
-def best_layout(tools: Tools, outcome: Outcome, form: Form, who: str, rates_with) -> tuple[str, ...]:
-    """Of one side, at this size. `rates_with(options)` are the rates of a short job."""
+def best_layout(tools: Tools, outcome: Outcome, form: Form, ranks: int) -> tuple[str, ...]:
+    """Of our programs. `form` is short."""
     if tools.quick:
         return ()
-    tried = {name: lambda more=more: {form.name: rates_with(more)} for name, more in LAYOUTS.items()}
-    chosen = best_way(tried, outcome, f"train {form.name}, layouts of {who}", more_is_better=True)
+    tried = {name: lambda more=more: {form.name: ours(tools, replace(form, layout=more), ranks, 1).rates[1:]}
+             for name, more in LAYOUTS.items()}
+    chosen = best_way(tried, outcome, f"train {form.name}, layouts of ours", more_is_better=True)
     name = chosen.get(form.name, "contiguous")
-    outcome.notes.append(f"{form.name}: {who} is {name}")
+    outcome.notes.append(f"{form.name}: ours is {name}")
     return LAYOUTS[name]
 
 
 def with_best_ways(tools: Tools, outcome: Outcome, form: Form, ranks: int) -> tuple[Form, Way]:
     short = SHORT[form.side]
     way = best_python(tools, outcome, ranks, short)
-    own = best_layout(tools, outcome, form, "ours", lambda more: ours(tools, replace(short, layout=more), ranks, 1).rates[1:])
-    python = best_layout(tools, outcome, form, PEER, lambda more: theirs(
-        tools, short, replace(way, options=(*way.options, *more)), ranks, 1).rates[1:])
-    return replace(form, layout=own), replace(way, options=(*way.options, *python))
+    return replace(form, layout=best_layout(tools, outcome, short, ranks)), way
 
 
 def mean_curve(curves: list[list[float]]) -> list[float]:

@@ -43,7 +43,7 @@ def sample(found) -> torch.Tensor:
     """One pass for the type and one for the scale: faster than ToTensor and Normalize."""
     if isinstance(found, tuple):
         return normalise(torch.stack([part if torch.is_tensor(part) else v1.functional.pil_to_tensor(part) for part in found]))
-    return normalise(found if torch.is_tensor(found) else v1.functional.pil_to_tensor(found))
+    return normalise([found if torch.is_tensor(found) else v1.functional.pil_to_tensor(found)])
 
 
 def rate(transform, pictures: list) -> float:

@@ -5,7 +5,9 @@ import modules  # noqa: F401, first: it makes the modules below importable
 
 import tune
 from init import PEERS as START_PEERS
-from peer_ways import START_WAYS, WAYS, usual
+from harness import Outcome
+from peer_ways import START_WAYS, WAYS, Way, usual
+from settings import best_settings
 
 
 class Ways(unittest.TestCase):
@@ -29,6 +31,21 @@ class Ways(unittest.TestCase):
         self.assertEqual(lines[0], "| openmpi: way | 4 B | 1 KiB | why |")
         self.assertTrue(lines[2].startswith("| default, us | 2.00 | 1.00 |"))
         self.assertTrue(lines[3].startswith("| ring | 0.50x [0.50 .. 0.50] | **2.00x [2.00 .. 2.00]** |"))
+
+    def test_settings_are_searched_one_after_another_and_combined(self):
+        settings = {"layout": {"rows": Way("first"), "columns": Way("second", options=("--columns",))},
+                    "cores": {"pinned": Way("first"), "free": Way("second", pinned=False)}}
+
+        def measured(way):  # columns are better, and better still when not pinned; rows are not
+            seconds = {(False, True): 4.0, (False, False): 5.0, (True, True): 3.0, (True, False): 2.0}
+            return lambda: {"step": [seconds["--columns" in way.options, way.pinned]]}
+
+        start = Way("start", {"A": "1"}, options=("--fused",))
+        way, names = best_settings(start, settings, measured, Outcome(), "test")
+        self.assertEqual(names, "columns, free")
+        self.assertEqual((way.options, way.pinned, way.environment), (("--fused", "--columns"), False, {"A": "1"}))
+        slower, names = best_settings(start, settings, measured, Outcome(), "test", more_is_better=True)
+        self.assertEqual((names, slower.pinned), ("rows, free", False))
 
     def test_rates_count_the_other_way_round(self):
         found = {"fast": {"crop-flip": [100.0] * 3}, "exact IDCT": {"crop-flip": [50.0] * 3}}
