@@ -34,7 +34,8 @@ int main(int argc, char** argv) {
       [&](std::size_t bytes) { return lockstep::bench::Memory(options.memory, bytes); }, world.barrier, world.longest,
       [&](std::span<float> data) {
         if (data.size() != cached.size) cached = Cached(data.size());  // in the first call, which is not timed
-        ccl::allreduce(data.data(), data.data(), data.size(), ccl::reduction::sum, communicator, cached.attributes).wait();
+        ccl::allreduce(data.data(), data.data(), data.size(), ccl::reduction::sum, communicator, cached.attributes)
+            .wait();
       });
   return 0;
 }

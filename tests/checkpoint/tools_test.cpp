@@ -9,7 +9,6 @@
 #include <string_view>
 
 #include "checkpoint/dict.h"
-#include "checkpoint/dict.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/checkpoint_manager.h"
 #include "lockstep/checkpoint/state_dict.h"
