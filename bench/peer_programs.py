@@ -114,5 +114,5 @@ def python_command(tools: Tools, backend: str, ranks: int, way: Way, *arguments:
     """Starts peers/c10d_collectives.py under torchrun, over Gloo or over Lockstep's Python package."""
     script = HERE / "peers" / "c10d_collectives.py"
     start = tools.torchrun_pinned if way.pinned else tools.torchrun_free
-    command = start(ranks, script, "--backend", backend, *arguments)
+    command = start(ranks, script, "--backend", backend, *arguments, *way.options)
     return command, {"PYTHONPATH": str(tools.build / "python"), **way.environment}

@@ -192,6 +192,8 @@ WAYS: dict[str, dict[str, Way]] = {
         "loopback": Way("one machine: no other interface is asked", {"GLOO_SOCKET_IFNAME": "lo"}),
         "loopback, not pinned": Way("its threads may use the other rank's core while that one waits",
                                     {"GLOO_SOCKET_IFNAME": "lo"}, pinned=False),
+        "loopback, not pinned, own barrier": Way("no rank spins at the meeting of all, on a core that a thread of Gloo may need",
+                                                 {"GLOO_SOCKET_IFNAME": "lo"}, options=("--own-barrier",), pinned=False),
         "default": Way("what a user gets", tune_only=True),
         "aligned pages": Way("tensors begin at a huge page", {"GLOO_SOCKET_IFNAME": "lo", "THP_MEM_ALLOC_ENABLE": "1"},
                              tune_only=True),

@@ -108,14 +108,15 @@ class Operation:
         return True
 
 
-def measure(name: str, size: int, repetitions: int, memory: str, meeting: Meeting) -> list[float]:
+def measure(name: str, size: int, repetitions: int, memory: str, meeting: Meeting | None) -> list[float]:
     operation, seconds = Operation(name, size // 4, memory), []
     for repetition in range(-WARM_UP, repetitions):
         operation.fill((repetition + WARM_UP) % 64)
         finish()
         dist.barrier()
         finish()
-        meeting.meet()
+        if meeting is not None:
+            meeting.meet()
         start = time.perf_counter()
         operation.run()
         finish()
@@ -139,6 +140,7 @@ def main() -> None:
     parser.add_argument("--memory", choices=["private", "shared"], default="private", help="shared: tensors from the backend")
     parser.add_argument("--plan", required=True, help="BYTES:REPETITIONS,...")
     parser.add_argument("--output", required=True)
+    parser.add_argument("--own-barrier", action="store_true", help="the ranks meet at the backend's barrier alone")
     options = parser.parse_args()
 
     torch.set_num_threads(1)
@@ -149,7 +151,7 @@ def main() -> None:
     if options.backend == "lockstep":
         import lockstep  # noqa: F401, registers the backend
     dist.init_process_group(options.backend)
-    meeting = Meeting(options.output, dist.get_rank(), dist.get_world_size())
+    meeting = None if options.own_barrier else Meeting(options.output, dist.get_rank(), dist.get_world_size())
     lines = []
     for name in options.operation.split(","):
         for step in options.plan.split(","):
