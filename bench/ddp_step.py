@@ -48,6 +48,11 @@ def in_python(tools: Tools, backend: str, workload: str, ranks: int, way: Way, s
     return once
 
 
+def passes(workload: str) -> int:
+    """Of a search."""
+    return 2 if "resnet" in workload else 3
+
+
 def best_pytorch_way(tools: Tools, workload: str, ranks: int, outcome: Outcome) -> Way:
     start = WAYS["pytorch"]["fused, static"]
     if tools.quick:
@@ -57,17 +62,18 @@ def best_pytorch_way(tools: Tools, workload: str, ranks: int, outcome: Outcome) 
                 if (name != "layout" or "mlp" not in workload) and (workload != LARGE or name in LARGE_SETTINGS)}
     way, names = best_settings(
         start, settings, lambda way: in_python(tools, "gloo", workload, ranks, way, SEARCH_STEPS[workload]), outcome,
-        f"ddp_step {workload}, {ranks} ranks, pytorch")
+        f"ddp_step {workload}, {ranks} ranks, pytorch", passes=passes(workload))
     outcome.notes.append(f"{ranks} ranks, {workload}: pytorch is 'fused, static, {names}', the best of its settings")
     return way
 
 
 def best_compiled_way(tools: Tools, workload: str, ranks: int, outcome: Outcome) -> Way:
-    settings = {name: values for name, values in COMPILED_SETTINGS.items() if name != "layout" or "mlp" not in workload}
+    settings = {name: values for name, values in COMPILED_SETTINGS.items()
+                if (name != "layout" or "mlp" not in workload) and (workload != LARGE or name in LARGE_SETTINGS)}
     way, names = best_settings(
         WAYS["pytorch"]["fused, static, compiled"], settings,
         lambda way: in_python(tools, "gloo", workload, ranks, way, SEARCH_STEPS[workload]), outcome,
-        f"ddp_step {workload}, {ranks} ranks, pytorch compiled")
+        f"ddp_step {workload}, {ranks} ranks, pytorch compiled", passes=passes(workload))
     outcome.notes.append(f"{ranks} ranks, {workload}: pytorch compiled is '{names}'")
     return way
 
