@@ -105,12 +105,13 @@ void on_start(const Json& event, double time, RunRecord& run, std::optional<RunR
                   .first_epoch = integer(event, "first_epoch")};
   const std::int64_t first_step = integer(event, "first_step");
   const bool is_new = session.first_epoch == 0 && first_step == 0;  // it replaces an earlier run in the folder
-  choose_record(session, is_new, run, replaced);
   auto command = event.value("command", std::vector<std::string>());
   auto classes = event.value("classes", std::vector<std::string>());
   Values configuration = values(event, "configuration");
   Values versions = values(event, "versions");
-  run.name = text(event, "name");
+  std::string name = text(event, "name");
+  choose_record(session, is_new, run, replaced);  // a damaged line has thrown by now
+  run.name = std::move(name);
   run.command = std::move(command);
   run.classes = std::move(classes);
   run.configuration = std::move(configuration);
