@@ -50,7 +50,7 @@ Evaluation Trainer::Loop::evaluate(Feed& feed) {
   std::optional<ConfusionMatrix> confusion;
   if (options_.confusion_classes > 0) confusion.emplace(options_.confusion_classes);
   bool has_scores = false;
-  feed.loader().set_epoch(0);
+  const bool is_held = rewind(feed);
   feed.begin();
   for (std::int64_t batch = 0; (options_.limit_batches == 0 || batch < options_.limit_batches) && feed.next();
        ++batch) {
@@ -63,6 +63,7 @@ Evaluation Trainer::Loop::evaluate(Feed& feed) {
     if (confusion) confusion->update(scores, output.labels);
   }
   feed.end();
+  go_back(feed, is_held);
   Evaluation result;
   result.epoch = progress().epoch;
   result.step = progress().step;

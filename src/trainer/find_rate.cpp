@@ -88,10 +88,11 @@ LearningRates Trainer::Loop::find_rate(Feed& feed, const LearningRateFinderOptio
   double smooth = 0;
   double lowest = 0;
   model_->train();
+  const bool is_held = rewind(feed);
   std::int64_t left = 0;
   for (std::int64_t i = 0; i < options.steps; ++i, --left) {
     if (left == 0) {
-      feed.loader().set_epoch(0);
+      if (i > 0) feed.loader().set_epoch(0);
       feed.begin();
       left = feed.loader().size();
     }
@@ -108,6 +109,7 @@ LearningRates Trainer::Loop::find_rate(Feed& feed, const LearningRateFinderOptio
   }
   feed.end();
   feed.loader().set_epoch(0);
+  go_back(feed, is_held);
   static_cast<void>(step_.take_losses());
   before.restore_model(*model_);
   before.restore_optimizer(optimizer_);

@@ -180,25 +180,32 @@ bool Trainer::Loop::asked_to_stop() {
 }
 
 // Leaves the loop over the loader where it is, so that another fit() goes on from there. The same cursor on all ranks.
-// Kept here too: the program may evaluate with this loader before it goes on.
 void Trainer::Loop::hold(Feed& feed) {
   std::string cursor = data::to_string(feed.loader().state());
   broadcast_object(cursor, 0);
   feed.end();
   feed.loader().load_state(data::sampler_state_from_string(cursor));
-  held_.emplace(&feed.loader(), std::move(cursor));
+  held_ = std::move(cursor);
 }
 
-void Trainer::Loop::go_on_from_held(Feed& feed) {
-  const auto held = std::exchange(held_, std::nullopt);
-  if (held && held->first == &feed.loader()) feed.loader().load_state(data::sampler_state_from_string(held->second));
+// Before a pass over all samples, of a loader that hold() may have left within an epoch. Returns whether it has.
+bool Trainer::Loop::rewind(Feed& feed) const {
+  data::DataLoaderBase& loader = feed.loader();
+  const bool is_held = held_ && !loader.is_iterable() && data::to_string(loader.state()) == *held_;
+  if (is_held) loader.set_epoch(loader.epoch() + 1);  // in the same epoch the cursor would stay
+  loader.set_epoch(0);
+  return is_held;
+}
+
+void Trainer::Loop::go_back(Feed& feed, bool is_held) const {
+  if (is_held) feed.loader().load_state(data::sampler_state_from_string(*held_));
 }
 
 bool Trainer::Loop::train_epoch(Feed& feed, EpochReport& epoch) {
   const auto start = Clock::now();
   data::DataLoaderBase& loader = feed.loader();
   trainer_detail::Progress& progress = state_.progress;
-  go_on_from_held(feed);
+  held_.reset();
   loader.set_epoch(progress.epoch);
   model_->train();
   StepReport last;

@@ -7,7 +7,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "lockstep/trainer/trainer.h"
 #include "optimizer_step.h"
@@ -40,7 +39,8 @@ class Trainer::Loop {
   double monitored(const Evaluation& evaluation) const;
   bool asked_to_stop();
   void hold(Feed& feed);
-  void go_on_from_held(Feed& feed);
+  bool rewind(Feed& feed) const;
+  void go_back(Feed& feed, bool is_held) const;
   TrainingResult finish(TrainingEnd end, TrainingResult result);
 
   std::shared_ptr<torch::nn::Module> model_;
@@ -51,7 +51,7 @@ class Trainer::Loop {
   trainer_detail::RunState state_;
   std::optional<trainer_detail::Profile> profile_;
   bool started_ = false;
-  std::optional<std::pair<const data::DataLoaderBase*, std::string>> held_;  // a loop that was left, and its cursor
+  std::optional<std::string> held_;  // the cursor of a training loader that hold() has left within an epoch
   std::atomic<bool> stop_{false};
   int asked_ = 0;  // what all ranks know: 0, or 1 + the signal
 };

@@ -412,7 +412,9 @@ TEST_P(TrainerMulti, GoesOnWhereItWasStopped) {
     trainer = &training.trainer;
     EXPECT_EQ(training.fit().end, TrainingEnd::kInterrupted);
     // The loader keeps its place, also when the program looks at its samples meanwhile.
-    training.trainer.evaluate(training.train, [&](data::Example& batch) { return training.output_of(batch); });
+    const Evaluation looked =
+        training.trainer.evaluate(training.train, [&](data::Example& batch) { return training.output_of(batch); });
+    EXPECT_EQ(looked.samples, 60);
     const TrainingResult end = training.fit();
     EXPECT_EQ(end.steps, expected.steps);
     EXPECT_DOUBLE_EQ(end.loss, expected.loss);

@@ -135,6 +135,8 @@ class DataLoaderBase {
   DataLoaderBase(const DataLoaderBase&) = delete;
   DataLoaderBase& operator=(const DataLoaderBase&) = delete;
 
+  // Whether the dataset is iterable: it has no size, and no cursor.
+  bool is_iterable() const { return !source_->size().has_value(); }
   // Batches of this rank in a whole epoch; with `exact` those that are left out count too. Throws DataError
   // (kUnsupported) for an iterable dataset.
   std::int64_t size() const;
@@ -172,7 +174,6 @@ class DataLoaderBase {
   struct Settings;
 
   DataLoaderBase(std::shared_ptr<const BatchSource> source, Settings settings);
-  bool is_iterable() const { return !source_->size().has_value(); }
   void require_cursor() const;
   bool ends_epoch() const;  // the consumer has got its last batch
   EpochPlan plan_epoch() const;

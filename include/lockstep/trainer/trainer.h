@@ -75,7 +75,8 @@ struct TrainerOptions {
 
   // Batches in a step of the optimizer. The last step of an epoch may have fewer. Losses are divided by their number.
   std::int64_t accumulation = 1;
-  // When positive: the largest norm of all gradients together (clip_grad_norm_).
+  // When positive: the largest norm of all gradients of the optimizer's parameters together
+  // (clip_grad_norm_).
   double clip_grad_norm = 0.0;
   // When positive: the decay of an ExponentialMovingAverage, which evaluations then use.
   double ema_decay = 0.0;
