@@ -53,13 +53,18 @@ def passes(workload: str) -> int:
     return 2 if "resnet" in workload else 3
 
 
+def settings_of(settings: dict[str, dict[str, Way]], workload: str) -> dict[str, dict[str, Way]]:
+    """Those that matter to this model."""
+    return {name: values for name, values in settings.items()
+            if (name != "layout" or "mlp" not in workload) and (workload != LARGE or name in LARGE_SETTINGS)}
+
+
 def best_pytorch_way(tools: Tools, workload: str, ranks: int, outcome: Outcome) -> Way:
     start = WAYS["pytorch"]["fused, static"]
     if tools.quick:
         outcome.notes.append(f"{ranks} ranks, {workload}: pytorch is 'fused, static', without a search")
         return start
-    settings = {name: values for name, values in SETTINGS.items()
-                if (name != "layout" or "mlp" not in workload) and (workload != LARGE or name in LARGE_SETTINGS)}
+    settings = settings_of(SETTINGS, workload)
     way, names = best_settings(
         start, settings, lambda way: in_python(tools, "gloo", workload, ranks, way, SEARCH_STEPS[workload]), outcome,
         f"ddp_step {workload}, {ranks} ranks, pytorch", passes=passes(workload))
@@ -68,8 +73,7 @@ def best_pytorch_way(tools: Tools, workload: str, ranks: int, outcome: Outcome) 
 
 
 def best_compiled_way(tools: Tools, workload: str, ranks: int, outcome: Outcome) -> Way:
-    settings = {name: values for name, values in COMPILED_SETTINGS.items()
-                if (name != "layout" or "mlp" not in workload) and (workload != LARGE or name in LARGE_SETTINGS)}
+    settings = settings_of(COMPILED_SETTINGS, workload)
     way, names = best_settings(
         WAYS["pytorch"]["fused, static, compiled"], settings,
         lambda way: in_python(tools, "gloo", workload, ranks, way, SEARCH_STEPS[workload]), outcome,
