@@ -4,7 +4,9 @@
 #include <lockstep/c10d/distributed.h>
 #include <lockstep/nn/distributed_data_parallel.h>
 #include <lockstep/nn/fast_batch_norm.h>
+#include <lockstep/nn/fast_convolution.h>
 #include <lockstep/nn/fused_step.h>
+#include <lockstep/nn/memory_format.h>
 #include <lockstep/nn/mixed_precision.h>
 #include <lockstep/nn/sync_batch_norm.h>
 #include <lockstep/nn/zero_redundancy_optimizer.h>
@@ -29,6 +31,7 @@ struct Options : lockstep::bench::StepOptions {
   std::string optimizer = "sgd";
   bool sync_batch_norm = false;
   bool libtorch_batch_norm = false;
+  bool libtorch_convolution = false;
   std::string hold;
   std::string busy;
   bool keep_gradients = false;
@@ -111,13 +114,6 @@ torch::Device device_of(const Options& options) {
   return lockstep::is_initialized() ? lockstep::local_device() : torch::Device(torch::kCUDA, 0);
 }
 
-// As `to(memory_format=torch.channels_last)` in Python. `contiguous(ChannelsLast)` returns a tensor of one channel as
-// it is, for its elements are in that order already; but a convolution looks at the strides, and would work in the
-// plain layout.
-torch::Tensor channels_last(const torch::Tensor& tensor) {
-  return tensor.to(tensor.options(), /*non_blocking=*/false, /*copy=*/false, torch::MemoryFormat::ChannelsLast);
-}
-
 // Puts the model and its batch where they are trained, in the layout that is asked for.
 template <typename Model>
 void place(const Options& options, Model& model, lockstep::bench::Batch& batch) {
@@ -125,10 +121,8 @@ void place(const Options& options, Model& model, lockstep::bench::Batch& batch) 
   model->to(device);
   batch = {batch.images.to(device), batch.labels.to(device)};
   if (!options.channels_last) return;
-  batch.images = channels_last(batch.images);
-  for (torch::Tensor& parameter : model->parameters()) {
-    if (parameter.dim() == 4) parameter.set_data(channels_last(parameter.detach()));
-  }
+  batch.images = lockstep::to_memory_format(batch.images, torch::MemoryFormat::ChannelsLast);
+  lockstep::to_memory_format(*model, torch::MemoryFormat::ChannelsLast);
 }
 
 template <typename Model>
@@ -150,6 +144,7 @@ int main(int argc, char** argv) {
   app.add_option("--optimizer", options.optimizer)->check(CLI::IsMember({"sgd", "adam", "sharded-adam"}));
   app.add_flag("--sync-batch-norm", options.sync_batch_norm, "synchronise batch normalisation");
   app.add_flag("--libtorch-batch-norm", options.libtorch_batch_norm, "without lockstep::use_fast_batch_norm()");
+  app.add_flag("--libtorch-convolution", options.libtorch_convolution, "without lockstep::use_fast_convolution()");
   app.add_option("--hold", options.hold, "wait afterwards until this file exists");
   app.add_option("--busy", options.busy, "go on training afterwards until this file exists");
   app.add_flag("--keep-gradients", options.keep_gradients, "set gradients to zero instead of freeing them");
@@ -164,6 +159,7 @@ int main(int argc, char** argv) {
   torch::set_num_threads(1);
   torch::manual_seed(0);
   if (!options.libtorch_batch_norm) lockstep::use_fast_batch_norm();
+  if (!options.libtorch_convolution) lockstep::use_fast_convolution();
   at::globalContext().setBenchmarkCuDNN(true);
   std::optional<lockstep::ProcessGroupGuard> group;
   if (options.mode == "ddp") group.emplace(on_gpu ? "cpu:lockstep,cuda:nccl" : "lockstep");

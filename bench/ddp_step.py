@@ -18,7 +18,8 @@ LARGE = "resnet18-224"  # it hardly communicates: only the rows that show that
 SETTINGS = {"layout": LAYOUT, "allocator": ALLOCATOR, "cores": PINNED, "buckets": BUCKETS}
 LARGE_SETTINGS = ("layout", "allocator")
 LAYOUTS: dict[str, tuple[str, ...]] = {"contiguous": (), "channels last": ("--channels-last",)}  # ours; the peer's are ways
-PLAIN_NORM = ("--libtorch-batch-norm",)  # for rows that show what use_fast_batch_norm() is worth
+# For rows that show what use_fast_batch_norm() and use_fast_convolution() are worth.
+PLAIN = ("--libtorch-batch-norm", "--libtorch-convolution")
 # Compiled models have a row of their own: they change the model's kernels, not DDP.
 COMPILED_SETTINGS = {"layout": COMPILED_LAYOUT, "allocator": ALLOCATOR, "cores": PINNED}
 ROUNDS, QUICK_ROUNDS = 6, 3
@@ -120,7 +121,7 @@ def measure_ranks(tools: Tools, workload: str, ranks: int, rounds: int, outcome:
         "pytorch": in_python(tools, "gloo", workload, ranks, way, STEPS[workload]),
     }
     if "resnet" in workload:
-        contenders["plain"] = contender(tools, workloads.our_command, "ddp", workload, ranks, (*layout, *PLAIN_NORM))
+        contenders["plain"] = contender(tools, workloads.our_command, "ddp", workload, ranks, (*layout, *PLAIN))
     if workload != LARGE:
         contenders["python"] = in_python(tools, "lockstep", workload, ranks, replace(way, pinned=True), STEPS[workload])
     if not tools.quick:  # compiling takes a minute
@@ -130,7 +131,7 @@ def measure_ranks(tools: Tools, workload: str, ranks: int, rounds: int, outcome:
     compare(outcome, found, workload, ranks, "ours", "together")
     compare(outcome, found, workload, ranks, "ours", "pytorch")
     compare(outcome, found, workload, ranks, "ours", "pytorch compiled")
-    compare(outcome, found, workload, ranks, "plain", "pytorch", what=", LibTorch's batch norm")
+    compare(outcome, found, workload, ranks, "plain", "pytorch", what=", LibTorch's operators")
     compare(outcome, found, workload, ranks, "python", "pytorch", "Python")
 
 

@@ -24,7 +24,8 @@ torch::Device device_of_this_machine() {
 torch::Tensor scores_of(const resnet_job::Arguments& a, Replicas& replicas, const torch::Tensor& pictures) {
   std::optional<lockstep::Autocast> autocast;
   if (a.bf16) autocast.emplace(replicas.devices().front().type());
-  return replicas.forward(resnet_job::laid_out(a, pictures)).to(torch::kFloat32);
+  const auto format = a.channels_last ? torch::MemoryFormat::ChannelsLast : torch::MemoryFormat::Contiguous;
+  return replicas.forward(lockstep::to_memory_format(pictures, format)).to(torch::kFloat32);
 }
 
 lockstep::EpochReport train_epoch(const resnet_job::Arguments& a, std::int64_t epoch, Replicas& replicas,
@@ -69,7 +70,9 @@ void train(const resnet_job::Arguments& a) {
   data::ImageFolder pictures = resnet_job::train_pictures(a);
   ResNet net = resnet_job::make_net(a, static_cast<std::int64_t>(pictures.classes().size()));
   lockstep::use_fast_batch_norm();  // as the Trainer
+  lockstep::use_fast_convolution();
   net->to(device_of_this_machine());
+  if (a.channels_last) lockstep::to_memory_format(*net, torch::MemoryFormat::ChannelsLast);
   Replicas replicas(net, {.cpu_replicas = a.replicas});
   const std::int64_t batch = a.batch * static_cast<std::int64_t>(replicas.devices().size());
   data::DataLoader train_loader(

@@ -122,15 +122,7 @@ inline lockstep::models::ResNet make_net(const Arguments& a, std::int64_t classe
   torch::manual_seed(a.seed);
   const lockstep::models::ResNetOptions options{.num_classes = classes, .small_images = a.side < 64};
   lockstep::models::ResNet net = a.resnet50 ? lockstep::models::resnet50(options) : lockstep::models::resnet18(options);
-  for (torch::Tensor& parameter : net->parameters()) {
-    if (a.channels_last && parameter.dim() == 4)
-      parameter.set_data(parameter.detach().contiguous(torch::MemoryFormat::ChannelsLast));
-  }
   return net;
-}
-
-inline torch::Tensor laid_out(const Arguments& a, const torch::Tensor& pictures) {
-  return a.channels_last ? pictures.contiguous(torch::MemoryFormat::ChannelsLast) : pictures;
 }
 
 inline torch::optim::SGD make_optimizer(const lockstep::models::ResNet& net) {

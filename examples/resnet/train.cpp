@@ -27,6 +27,7 @@ void train(const resnet_job::Arguments& a) {
   using Precision = lockstep::TrainingPrecision;
   lockstep::TrainerOptions options{.epochs = a.epochs,
                                    .precision = a.bf16 ? Precision::kBFloat16 : Precision::kFloat32,
+                                   .channels_last = a.channels_last,
                                    .monitor = lockstep::Monitor::kAccuracy};
   options.callbacks.on_epoch_end = [&](const lockstep::EpochReport& epoch) { told.epoch(epoch); };
   options.callbacks.on_evaluation = [&](const lockstep::Evaluation& found) {
@@ -34,7 +35,7 @@ void train(const resnet_job::Arguments& a) {
   };
   lockstep::Trainer trainer(net, optimizer, options);
   trainer.fit(train_loader, test_loader, [&](data::Example& batch) -> lockstep::StepOutput {
-    const torch::Tensor scores = net->forward(resnet_job::laid_out(a, batch.data));
+    const torch::Tensor scores = net->forward(batch.data);
     return {torch::nn::functional::cross_entropy(scores, batch.target), scores};
   });
   told.end();

@@ -37,11 +37,13 @@
 #include "lockstep/nn/distributed_data_parallel.h"       // IWYU pragma: export
 #include "lockstep/nn/exponential_moving_average.h"      // IWYU pragma: export
 #include "lockstep/nn/fast_batch_norm.h"                 // IWYU pragma: export
+#include "lockstep/nn/fast_convolution.h"                // IWYU pragma: export
 #include "lockstep/nn/finite_check.h"                    // IWYU pragma: export
 #include "lockstep/nn/fused_step.h"                      // IWYU pragma: export
 #include "lockstep/nn/grad_scaler.h"                     // IWYU pragma: export
 #include "lockstep/nn/gradient_accumulation.h"           // IWYU pragma: export
 #include "lockstep/nn/lr_schedules.h"                    // IWYU pragma: export
+#include "lockstep/nn/memory_format.h"                   // IWYU pragma: export
 #include "lockstep/nn/metrics.h"                         // IWYU pragma: export
 #include "lockstep/nn/mixed_precision.h"                 // IWYU pragma: export
 #include "lockstep/nn/models/mnist_net.h"                // IWYU pragma: export

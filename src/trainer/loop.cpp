@@ -10,6 +10,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/c10d/objects.h"
 #include "lockstep/c10d/process_groups.h"
+#include "lockstep/nn/memory_format.h"
 #include "nn/all_ranks.h"
 #include "nn/backend.h"
 #include "nn/same_on_all_ranks.h"
@@ -61,13 +62,15 @@ void check_options(const TrainerOptions& options) {
 std::string description(const TrainerOptions& options, torch::Device device) {
   std::string text = fmt::format(
       "device: {}\nepochs: {}\naccumulation: {}\nlimit_batches: {}\nclip_grad_norm: {}\nema_decay: {}\n"
-      "precision: {}\nfused: {}\nnon_finite: {}\nevaluate_every: {}\nmonitor: {}\ntop_k: {}\nconfusion_classes: {}\n"
+      "precision: {}\nchannels_last: {}\nfused: {}\nnon_finite: {}\nevaluate_every: {}\nmonitor: {}\ntop_k: "
+      "{}\nconfusion_classes: {}\n"
       "patience: {}\nmin_delta: {}\ncheckpoints: {}\ncheckpoint_every_steps: {}\nresume: {}\n",
       c10::DeviceTypeName(device.type(), /*lower_case=*/true), options.epochs, options.accumulation,
       options.limit_batches, options.clip_grad_norm, options.ema_decay, static_cast<int>(options.precision),
-      options.fused, options.non_finite ? static_cast<int>(*options.non_finite) : -1, options.evaluate_every,
-      static_cast<int>(options.monitor), fmt::join(options.top_k, ", "), options.confusion_classes, options.patience,
-      options.min_delta, !options.checkpoint_dir.empty(), options.checkpoint_every_steps, options.resume);
+      options.channels_last, options.fused, options.non_finite ? static_cast<int>(*options.non_finite) : -1,
+      options.evaluate_every, static_cast<int>(options.monitor), fmt::join(options.top_k, ", "),
+      options.confusion_classes, options.patience, options.min_delta, !options.checkpoint_dir.empty(),
+      options.checkpoint_every_steps, options.resume);
   const bool by_step = options.scheduler_interval == TrainerOptions::Interval::kStep;
   text += options.scheduler
               ? c10::str("scheduler: of each ", by_step ? "step" : "epoch", ", ", options.scheduler->state_dict(), "\n")
@@ -88,6 +91,7 @@ std::shared_ptr<torch::nn::Module> prepared(const std::shared_ptr<torch::nn::Mod
     check_options(options);
     check_optimizer(*model, optimizer);
     model->to(device);
+    if (options.channels_last) to_memory_format(*model, torch::MemoryFormat::ChannelsLast);
     return description(options, device);
   };
   nn_detail::check_same_lines(nn_detail::Backend::for_host_data(nullptr, device), own_lines,

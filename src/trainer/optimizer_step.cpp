@@ -51,7 +51,7 @@ StepOutput OptimizerStep::forward(Feed& feed) {
   std::optional<Autocast> autocast;
   if (options_.precision == TrainingPrecision::kBFloat16) autocast.emplace(device_.type(), torch::kBFloat16);
   if (options_.precision == TrainingPrecision::kFloat16) autocast.emplace(device_.type(), torch::kHalf);
-  StepOutput output = feed.run(device_);
+  StepOutput output = feed.run({device_, options_.channels_last});
   TORCH_CHECK_VALUE(output.loss.defined() && output.loss.numel() == 1 && output.loss.is_floating_point(),
                     "Trainer: the step function must return a loss of one number (the mean over the batch), got ",
                     output.loss.defined() ? c10::str(output.loss.scalar_type(), output.loss.sizes())

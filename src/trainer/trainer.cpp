@@ -2,6 +2,7 @@
 
 #include "lockstep/c10d/process_groups.h"
 #include "lockstep/nn/fast_batch_norm.h"
+#include "lockstep/nn/fast_convolution.h"
 #include "loop.h"
 
 namespace lockstep {
@@ -11,6 +12,7 @@ Trainer::Trainer(std::shared_ptr<torch::nn::Module> model, torch::optim::Optimiz
               "Trainer: there is no world; make a lockstep::ProcessGroupGuard before it (a program "
               "that was started alone is a world of one rank)");
   use_fast_batch_norm();
+  use_fast_convolution();
   loop_ = std::make_unique<Loop>(std::move(model), optimizer, std::move(options));
 }
 Trainer::~Trainer() = default;

@@ -12,10 +12,12 @@
 #include "lockstep/nn/distributed_data_parallel.h"
 #include "lockstep/nn/exponential_moving_average.h"
 #include "lockstep/nn/fast_batch_norm.h"
+#include "lockstep/nn/fast_convolution.h"
 #include "lockstep/nn/finite_check.h"
 #include "lockstep/nn/fused_step.h"
 #include "lockstep/nn/grad_scaler.h"
 #include "lockstep/nn/gradient_accumulation.h"
+#include "lockstep/nn/memory_format.h"
 #include "lockstep/nn/mixed_precision.h"
 #include "lockstep/nn/parameter_averaging.h"
 #include "lockstep/nn/power_sgd.h"
@@ -81,6 +83,10 @@ struct ClippedHook final : CommHook {
   use_fast_batch_norm();
 }
 
+[[maybe_unused]] void fast_convolution() {
+  use_fast_convolution();
+}
+
 [[maybe_unused]] void fused(torch::optim::SGD& optimizer, torch::Tensor& loss, GradScaler& scaler) {
   loss.backward();
   fused_step(optimizer);
@@ -136,14 +142,9 @@ struct ClippedHook final : CommHook {
 }
 
 [[maybe_unused]] torch::Tensor layout(Net& net, const torch::Tensor& images) {
-  const auto channels_last = [](const torch::Tensor& tensor) {
-    return tensor.to(tensor.options(), /*non_blocking=*/false, /*copy=*/false, torch::MemoryFormat::ChannelsLast);
-  };
-  for (torch::Tensor& parameter : net->parameters()) {
-    if (parameter.dim() == 4) parameter.set_data(channels_last(parameter.detach()));
-  }
+  to_memory_format(*net, torch::MemoryFormat::ChannelsLast);
   DistributedDataParallel<Net> ddp(net);
-  torch::Tensor scores = ddp->forward(channels_last(images));
+  torch::Tensor scores = ddp->forward(to_memory_format(images, torch::MemoryFormat::ChannelsLast));
   return scores;
 }
 

@@ -11,6 +11,12 @@
 
 namespace lockstep::trainer_detail {
 
+// Where batches go, and the layout of pictures there.
+struct Place {
+  torch::Device device;
+  bool channels_last = false;
+};
+
 class Feed {
  public:
   virtual ~Feed() = default;
@@ -19,20 +25,22 @@ class Feed {
   virtual void begin() = 0;
   // Gets the next batch; the first call after begin() keeps the one that is there. False at the end.
   virtual bool next() = 0;
-  // Runs the program's step on the batch. Tensors of a data::Example go to `device` first.
-  virtual StepOutput run(torch::Device device) = 0;
+  // Runs the program's step on the batch. Tensors of a data::Example go to `place` first.
+  virtual StepOutput run(const Place& place) = 0;
   // Lets go of the last batch.
   virtual void end() = 0;
 };
 
 // Moves the batch, and returns its number of samples; -1: not known.
-inline std::int64_t prepare(data::Example& batch, torch::Device device) {
-  batch.data = batch.data.to(device, /*non_blocking=*/true);
-  batch.target = batch.target.to(device, /*non_blocking=*/true);
+inline std::int64_t prepare(data::Example& batch, const Place& place) {
+  const auto format =
+      place.channels_last && batch.data.dim() == 4 ? torch::MemoryFormat::ChannelsLast : torch::MemoryFormat::Preserve;
+  batch.data = batch.data.to(batch.data.options().device(place.device), /*non_blocking=*/true, /*copy=*/false, format);
+  batch.target = batch.target.to(place.device, /*non_blocking=*/true);
   return batch.data.dim() > 0 ? batch.data.size(0) : 1;
 }
 template <typename B>
-std::int64_t prepare(B& /*batch*/, torch::Device /*device*/) {
+std::int64_t prepare(B& /*batch*/, const Place& /*place*/) {
   return -1;
 }
 
@@ -57,9 +65,9 @@ class LoaderFeed final : public Feed {
     if (!std::exchange(fresh_, false)) ++*at_;
     return !(*at_ == std::default_sentinel);
   }
-  StepOutput run(torch::Device device) override {
+  StepOutput run(const Place& place) override {
     B& batch = **at_;
-    const std::int64_t samples = prepare(batch, device);
+    const std::int64_t samples = prepare(batch, place);
     StepOutput output = step_(batch);
     if (output.samples < 0) output.samples = samples;
     complete(output, batch);

@@ -7,6 +7,7 @@
 #include "channel_moments.h"
 #include "lockstep/nn/fast_batch_norm.h"
 #include "nn/batch_norm/intercepted_batch_norm.h"
+#include "nn/usual_tensor.h"
 
 namespace lockstep {
 
@@ -18,13 +19,6 @@ namespace nn_detail {
 namespace {
 
 using torch::Tensor;
-
-// No subclass, wrapper (vmap), tangent of forward-mode differentiation or lazy view.
-bool is_usual(const Tensor& tensor) {
-  const c10::DispatchKeySet own =
-      tensor.key_set() - c10::autograd_dispatch_keyset_with_ADInplaceOrView - c10::autocast_dispatch_keyset;
-  return own == c10::DispatchKeySet(c10::DispatchKey::CPU) && !tensor._fw_grad(/*level=*/0).defined();
-}
 
 // One float for each channel, or nothing.
 bool is_usual_vector(const Tensor& tensor, std::int64_t channels) {

@@ -95,6 +95,7 @@ TrainerOptions trainer_options(const TrainCommandOptions& o, torch::Device devic
   t.precision = o.precision == TrainCommandPrecision::kBFloat16  ? TrainingPrecision::kBFloat16
                 : o.precision == TrainCommandPrecision::kFloat16 ? TrainingPrecision::kFloat16
                                                                  : TrainingPrecision::kFloat32;
+  t.channels_last = o.channels_last;
   t.fused = o.fused;
   t.scheduler_interval = o.interval == Interval::kStep || o.schedule == "one_cycle" ? TrainerOptions::Interval::kStep
                                                                                     : TrainerOptions::Interval::kEpoch;

@@ -94,6 +94,7 @@ void declare_trainer(TrainCommandOptions& o, config::Schema& schema) {
                {"bf16", TrainCommandPrecision::kBFloat16},
                {"fp16", TrainCommandPrecision::kFloat16}},
               "Of the forward pass; weights stay fp32");
+  trainer.key("channels_last", o.channels_last, "The layout of pictures and kernels in memory. Often faster");
   trainer.key("accumulation", o.accumulation, "Batches in a step of the optimizer").at_least(1);
   trainer.key("clip_grad_norm", o.clip_grad_norm, "The largest norm of all gradients; 0: no limit").at_least(0);
   trainer.key("ema_decay", o.ema_decay, "Decay of averaged weights, which evaluations then use; 0: none").between(0, 1);

@@ -77,6 +77,7 @@ struct TrainCommandOptions {
   std::int64_t test_batch_size = 0;  // 0: that of this rank in the training
   std::string device = "auto";
   TrainCommandPrecision precision = TrainCommandPrecision::kFloat32;
+  bool channels_last = false;
   std::int64_t accumulation = 1;
   double clip_grad_norm = 0.0;
   double ema_decay = 0.0;
