@@ -142,7 +142,7 @@ class Outcome:
 
 
 # The same for every process of every contender: one thread, huge pages for what malloc returns (run.py removes that for
-# --pages small), and freed memory stays with the process. `lockstep run` sets the last two for its ranks by itself.
+# --pages small), and freed memory stays with the process. `lockstep run` sets all of these for its ranks by itself.
 # No GPU: the peers train on the CPU, and so do our programs then.
 ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "",

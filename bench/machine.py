@@ -29,7 +29,7 @@ NOISE_PLAN = {1 << 20: 200, 25 << 20: 15}
 
 def use_small_pages() -> None:
     """4 KiB pages for this process and all that it starts, private and shared memory alike."""
-    del ENVIRONMENT["GLIBC_TUNABLES"]
+    ENVIRONMENT["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=0"  # else `lockstep run` would ask for large ones
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_THP_DISABLE)")
 

@@ -67,6 +67,16 @@ void keep_freed_memory(std::vector<std::string>& environment) {
   }
 }
 
+void use_huge_pages(std::vector<std::string>& environment) {
+  constexpr std::string_view kTunables = "GLIBC_TUNABLES", kHugePages = "glibc.malloc.hugetlb";
+  const char* const found = find_variable(environment, kTunables);
+  const std::string before = found == nullptr ? "" : found;
+  if (before.find(kHugePages) != std::string::npos) return;
+  std::erase_if(environment,
+                [&](const std::string& entry) { return entry.starts_with(fmt::format("{}=", kTunables)); });
+  environment.push_back(fmt::format("{}={}{}{}=1", kTunables, before, before.empty() ? "" : ":", kHugePages));
+}
+
 std::vector<std::string> current_environment() {
   std::vector<std::string> entries;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) entries.emplace_back(*entry);

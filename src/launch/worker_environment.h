@@ -40,6 +40,11 @@ Variables worker_variables(const JobSpec& job, int local_rank);
 // step.
 void keep_freed_memory(std::vector<std::string>& environment);
 
+// Makes glibc's allocator (2.35 and newer) ask for pages of 2 MiB, where the kernel gives them to who asks, unless the
+// user has set this tunable. Going over weights and gradients needs 512 times as many entries of the page tables
+// without: a step of an MLP of 6 million weights took 1.15 times as long, one of ResNet-18 equally long.
+void use_huge_pages(std::vector<std::string>& environment);
+
 // `inherited` ("NAME=value" entries) with `variables` added. If both have a name, `variables` wins. Keeps the order.
 std::vector<std::string> merge_environment(std::span<const std::string> inherited, const Variables& variables);
 

@@ -53,6 +53,7 @@ Result<std::vector<Command>> WorkerGroup::make_commands(const std::string& execu
     }
     command.environment = merge_environment(inherited, variables);
     keep_freed_memory(command.environment);
+    use_huge_pages(command.environment);
     command.cpus = number < options_.worker_cores.size() ? options_.worker_cores[number] : shares[number];
     if (local_rank > 0) command.stdin_fd = null_fd;
     LOCKSTEP_RETURN_IF_ERROR(relay_.connect(options_, job_, local_rank, command));

@@ -68,6 +68,20 @@ TEST(WorkerEnvironment, RanksFollowFromTheNodesFirst) {
   EXPECT_EQ(find_variable(entries, "OMP_NUM_THREADS"), nullptr);
 }
 
+TEST(WorkerEnvironment, AsksForHugePagesUnlessTheUserHasDecided) {
+  const auto with_huge_pages = [](std::vector<std::string> environment) {
+    use_huge_pages(environment);
+    return environment;
+  };
+  using Words = std::vector<std::string>;
+  EXPECT_EQ(with_huge_pages({"A=1"}), (Words{"A=1", "GLIBC_TUNABLES=glibc.malloc.hugetlb=1"}));
+  EXPECT_EQ(with_huge_pages({"GLIBC_TUNABLES=", "A=1"}), (Words{"A=1", "GLIBC_TUNABLES=glibc.malloc.hugetlb=1"}));
+  EXPECT_EQ(with_huge_pages({"GLIBC_TUNABLES=glibc.malloc.check=1"}),
+            (Words{"GLIBC_TUNABLES=glibc.malloc.check=1:glibc.malloc.hugetlb=1"}));
+  const Words decided{"GLIBC_TUNABLES=glibc.malloc.hugetlb=0:glibc.malloc.check=1", "A=1"};
+  EXPECT_EQ(with_huge_pages(decided), decided);
+}
+
 TEST(WorkerEnvironment, AtLeastOneThread) {
   EXPECT_EQ(threads_per_worker(8, 2), 4);
   EXPECT_EQ(threads_per_worker(2, 9), 1);

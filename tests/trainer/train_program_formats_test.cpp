@@ -154,7 +154,8 @@ TEST_F(TrainProgramFormatsMulti, Schedules) {
 // 12 pictures a machine are 6 for each rank, and two batches are a step.
 TEST_F(TrainProgramFormatsMulti, OptionsOfTheLoop) {
   const std::string all =
-      "--batch-per-machine --accumulation=2 --precision=bf16 --channels-last --clip-grad-norm=1 --ema-decay=0.9 --label-smoothing=0.1 "
+      "--batch-per-machine --accumulation=2 --precision=bf16 --channels-last --clip-grad-norm=1 --ema-decay=0.9 "
+      "--label-smoothing=0.1 "
       "--non-finite=skip --test-batch-size=24 --evaluate-every=2 --monitor=loss --patience=3 --keep-last=1 "
       "--every-steps=2 --asynchronous --optimizer.name=adamw --betas=0.8,0.9 --schedule.name=cosine --interval=step";
   std::istringstream words(all);
