@@ -1,9 +1,16 @@
-// Which tensors the faster ways of LibTorch's operators take.
+// Which calls and tensors the faster ways of LibTorch's operators take.
 #pragma once
 
+#include <ATen/FuncTorchTLS.h>
+#include <torch/csrc/jit/frontend/tracer.h>
 #include <torch/types.h>
 
 namespace lockstep::nn_detail {
+
+// Nothing looks at the operators that are called: no tracer, and no transform of functorch (vmap, grad).
+inline bool is_usual_call() {
+  return !torch::jit::tracer::isTracing() && at::functorch::functorchTLSAccessor() == nullptr;
+}
 
 // On the CPU, and no subclass, wrapper (vmap), tangent of forward-mode differentiation or lazy view.
 inline bool is_usual(const torch::Tensor& tensor) {

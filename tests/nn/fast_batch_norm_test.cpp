@@ -119,8 +119,12 @@ TEST(FastBatchNorm, GivesOnlyTheGradientsThatAreWanted) {
     layer.bias.requires_grad_((wanted & 4) != 0);
     expect_like_libtorch(layer, c10::str("wanted ", wanted));
   }
-  const torch::NoGradGuard no_grad;
   const Layer layer = layer_of({4, 3, 5, 5});
+  {
+    const torch::NoGradGuard no_grad;
+    EXPECT_FALSE(layer.by_operator().requires_grad());
+  }
+  const at::AutoDispatchBelowAutograd below;  // as in a kernel of somebody else
   EXPECT_FALSE(layer.by_operator().requires_grad());
 }
 

@@ -22,7 +22,9 @@ TEST(MemoryFormat, LaysOutAModuleAndKeepsItsTensors) {
       EXPECT_TRUE(torch::equal(before[i], values[i]));
     }
   };
+  kernel(0).mutable_grad() = torch::randn_like(kernel(0));
   to_memory_format(*net, MemoryFormat::ChannelsLast);
+  EXPECT_TRUE(kernel(0).grad().is_contiguous(MemoryFormat::ChannelsLast));
   EXPECT_TRUE(kernel(0).is_contiguous(MemoryFormat::ChannelsLast));
   EXPECT_TRUE(net->named_buffers(/*recurse=*/false)["pictures"].is_contiguous(MemoryFormat::ChannelsLast));
   EXPECT_TRUE(kernel(2).is_contiguous());

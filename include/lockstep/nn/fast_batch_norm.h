@@ -12,7 +12,8 @@ namespace lockstep {
 // gradients) are those of LibTorch: its sums are doubles as well, added up in another order, and then rounded to float.
 //
 // The Trainer, and so `lockstep train`, and convert_sync_batchnorm call this themselves. It concerns the whole process,
-// and cannot be taken back. (How: it registers a kernel for aten::batch_norm.) Thread-safe; does not block.
+// and cannot be taken back. (How: it registers a kernel for aten::batch_norm.) Call it before other threads
+// normalise. Does not block.
 void use_fast_batch_norm();
 
 }  // namespace lockstep

@@ -1,6 +1,5 @@
 #include "fast_batch_norm.h"
 
-#include <torch/csrc/jit/frontend/tracer.h>
 #include <torch/torch.h>
 
 #include "channel_arithmetic.h"
@@ -55,7 +54,7 @@ class FastBatchNorm : public torch::autograd::Function<FastBatchNorm> {
 
 bool suits_fast_batch_norm(const BatchNormCall& call) {
   const Tensor& input = call.input;
-  if (!is_usual(input) || !has_channel_moments(input) || torch::jit::tracer::isTracing()) return false;
+  if (!is_usual(input) || !has_channel_moments(input) || !is_usual_call()) return false;
   const std::int64_t channels = input.size(1);
   return input.numel() > channels && is_usual_vector(call.weight, channels) && is_usual_vector(call.bias, channels) &&
          is_usual_vector(call.running_mean, channels) && is_usual_vector(call.running_var, channels);

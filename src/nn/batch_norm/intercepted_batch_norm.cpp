@@ -20,9 +20,9 @@ std::shared_ptr<const Mark> mark_of(const std::optional<Tensor>& weight, const s
   return mark == nullptr && running_mean ? Marks::get().find(*running_mean) : mark;
 }
 
-Tensor batch_norm(const Tensor& input, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias,
-                  const std::optional<Tensor>& running_mean, const std::optional<Tensor>& running_var, bool training,
-                  double momentum, double eps, bool cudnn_enabled) {
+Tensor intercepted(const Tensor& input, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias,
+                   const std::optional<Tensor>& running_mean, const std::optional<Tensor>& running_var, bool training,
+                   double momentum, double eps, bool cudnn_enabled) {
   std::shared_ptr<const Mark> mark = training ? mark_of(weight, running_mean) : nullptr;
   if (mark != nullptr && !mark->layer_is_training()) mark = nullptr;
   TORCH_CHECK(mark == nullptr || !mark->group_was_left, "batch normalisation '", mark->name,
@@ -35,6 +35,14 @@ Tensor batch_norm(const Tensor& input, const std::optional<Tensor>& weight, cons
     return synchronised_batch_norm(call, mark->group, c10::str("batch normalisation '", mark->name, "'"));
   if (training && suits_fast_batch_norm(call)) return fast_batch_norm(call);
   return at::native::batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled);
+}
+
+// In inference mode, and in kernels that have left autograd behind: a Function would make a graph even there.
+Tensor below_autograd(const Tensor& input, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias,
+                      const std::optional<Tensor>& running_mean, const std::optional<Tensor>& running_var,
+                      bool training, double momentum, double eps, bool cudnn_enabled) {
+  const torch::NoGradGuard no_grad;
+  return intercepted(input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled);
 }
 
 }  // namespace
@@ -68,15 +76,17 @@ std::shared_ptr<const Mark> Marks::find(const Tensor& tensor) {
 }
 
 void intercept_batch_norm() {
-  // The dispatcher looks at the autograd key first, in inference mode at the device's own key.
-  static const std::vector<torch::Library> libraries = [] {
+  // Never destroyed: other threads may normalise while the program exits.
+  [[maybe_unused]] static const auto& libraries = *[] {
     using Key = c10::DispatchKey;
-    std::vector<torch::Library> all;
-    for (const Key key :
-         {Key::AutogradCPU, Key::AutogradCUDA, Key::AutogradPrivateUse1, Key::CPU, Key::CUDA, Key::PrivateUse1}) {
-      all.emplace_back(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
-      all.back().impl("batch_norm", TORCH_FN(batch_norm));
-    }
+    auto* all = new std::vector<torch::Library>;
+    const auto implement = [&](Key key, auto function) {
+      all->emplace_back(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
+      all->back().impl("batch_norm", function);
+    };
+    for (const Key key : {Key::AutogradCPU, Key::AutogradCUDA, Key::AutogradPrivateUse1})
+      implement(key, TORCH_FN(intercepted));
+    for (const Key key : {Key::CPU, Key::CUDA, Key::PrivateUse1}) implement(key, TORCH_FN(below_autograd));
     return all;
   }();
 }

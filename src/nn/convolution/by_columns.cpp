@@ -60,8 +60,11 @@ Tensor input_gradient(const Tensor& rows, const Tensor& weight, const Convolutio
 }
 
 Tensor weight_gradient(const Tensor& rows, const Tensor& input, const ConvolutionShape& shape) {
-  return at::mm(rows.t(), gather(input, shape))
-      .view({shape.results, shape.channels, shape.kernel_height, shape.kernel_width});
+  Tensor gradient =
+      torch::empty({shape.results, shape.channels, shape.kernel_height, shape.kernel_width}, rows.options());
+  Tensor matrix = as_matrix(gradient);
+  at::mm_out(matrix, rows.t(), gather(input, shape));
+  return gradient;
 }
 
 }  // namespace lockstep::nn_detail::by_columns

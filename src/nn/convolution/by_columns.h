@@ -9,7 +9,7 @@ namespace lockstep::nn_detail::by_columns {
 
 // The result as rows, without a bias.
 torch::Tensor convolve(const torch::Tensor& input, const torch::Tensor& weight, const ConvolutionShape& shape);
-// The gradients that follow from that of the rows.
+// The gradients that follow from that of the rows, contiguous.
 torch::Tensor input_gradient(const torch::Tensor& rows, const torch::Tensor& weight, const ConvolutionShape& shape);
 torch::Tensor weight_gradient(const torch::Tensor& rows, const torch::Tensor& input, const ConvolutionShape& shape);
 

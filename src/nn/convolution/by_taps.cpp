@@ -54,13 +54,14 @@ Tensor input_gradient(const Tensor& rows, const Tensor& weight, const Convolutio
   for_each_tap(shape, [&](std::int64_t line, std::int64_t column, const Tensor& places, const Tensor& pixels) {
     gradient.index_add_(0, pixels, at::mm(rows.index_select(0, places), part_of(weight, line, column)));
   });
-  return gradient.view({shape.samples, shape.height, shape.width, shape.channels}).permute({0, 3, 1, 2});
+  return gradient;
 }
 
-Tensor weight_gradient(const Tensor& rows, const Tensor& input, const ConvolutionShape& shape) {
-  Tensor gradient =
-      torch::zeros({shape.results, shape.kernel_height, shape.kernel_width, shape.channels}, rows.options())
-          .permute({0, 3, 1, 2});
+Tensor weight_gradient(const Tensor& rows, const Tensor& input, const ConvolutionShape& shape,
+                       torch::MemoryFormat layout) {
+  const Tensor gradient =
+      at::empty({shape.results, shape.channels, shape.kernel_height, shape.kernel_width}, rows.options(), layout)
+          .zero_();
   const Tensor pictures = pixels_of(input, shape);
   for_each_tap(shape, [&](std::int64_t line, std::int64_t column, const Tensor& places, const Tensor& pixels) {
     Tensor part = part_of(gradient, line, column);

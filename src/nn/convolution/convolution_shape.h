@@ -3,23 +3,25 @@
 
 #include <torch/types.h>
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
 namespace lockstep::nn_detail {
 
+using Pair = std::array<std::int64_t, 2>;  // of lines, of columns
+
 struct ConvolutionShape {
   std::int64_t samples, channels, height, width;  // of the input
   std::int64_t results;                           // channels of the result
   std::int64_t kernel_height, kernel_width;
-  std::int64_t stride_height, stride_width;
-  std::int64_t padding_height, padding_width;  // zeros on each side
+  Pair stride;
+  Pair padding;  // zeros on each side
 
-  ConvolutionShape(const torch::Tensor& input, const torch::Tensor& weight, torch::IntArrayRef stride,
-                   torch::IntArrayRef padding);
+  ConvolutionShape(const torch::Tensor& input, const torch::Tensor& weight, Pair stride, Pair padding);
 
-  std::int64_t result_height() const { return (height + 2 * padding_height - kernel_height) / stride_height + 1; }
-  std::int64_t result_width() const { return (width + 2 * padding_width - kernel_width) / stride_width + 1; }
+  std::int64_t result_height() const { return (height + 2 * padding[0] - kernel_height) / stride[0] + 1; }
+  std::int64_t result_width() const { return (width + 2 * padding[1] - kernel_width) / stride[1] + 1; }
   std::int64_t pixels() const { return height * width; }
   std::int64_t taps() const { return kernel_height * kernel_width; }
   std::int64_t result_pixels() const { return result_height() * result_width(); }

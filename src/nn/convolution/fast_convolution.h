@@ -5,12 +5,14 @@
 
 #include <cstdint>
 
+#include "convolution_shape.h"
+
 namespace lockstep::nn_detail {
 
 // The arguments of aten::conv2d; `bias` may be undefined.
 struct ConvolutionCall {
   torch::Tensor input, weight, bias;
-  torch::IntArrayRef stride, padding, dilation;
+  Pair stride, padding, dilation;
   std::int64_t groups;
 };
 

@@ -21,7 +21,11 @@ torch::Tensor to_memory_format(const torch::Tensor& tensor, torch::MemoryFormat 
 
 void to_memory_format(torch::nn::Module& module, torch::MemoryFormat format) {
   const auto lay_out = [&](torch::Tensor& tensor) {
-    if (tensor.defined() && concerns(format, tensor)) tensor.set_data(to_memory_format(tensor.detach(), format));
+    if (!tensor.defined() || !concerns(format, tensor)) return;
+    tensor.set_data(to_memory_format(tensor.detach(), format));
+    torch::Tensor& gradient = tensor.mutable_grad();
+    if (gradient.defined() && gradient.layout() == torch::kStrided)
+      gradient.set_data(to_memory_format(gradient.detach(), format));
   };
   for (torch::Tensor& parameter : module.parameters()) lay_out(parameter);
   for (torch::Tensor& buffer : module.buffers()) lay_out(buffer);
