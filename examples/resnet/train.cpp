@@ -5,8 +5,8 @@
 //
 // FOLDER has train/CLASS/*.jpg and test/CLASS/*.jpg. SIDE of the crops, 224 unless given; BATCH of each process, 32;
 // SEED of weights, order and transforms, 1. OPTIONS: --resnet50 instead of ResNet-18; --bf16, the forward pass in
-// bfloat16 where that is right; --channels-last, the layout that GPUs like. `./dev bench train` runs it beside the same
-// job in Python, and data_parallel.cpp is the same job in one process.
+// bfloat16 where that is right; --channels-last, the layout that is often faster. `./dev bench train` runs it beside
+// the same job in Python, and data_parallel.cpp is the same job in one process.
 #include <utility>
 
 #include "job.h"

@@ -38,7 +38,8 @@ MemoryFormat layout_of(const Tensor& input, const Tensor& weight) {
   return is_channels_last(input) || is_channels_last(weight) ? MemoryFormat::ChannelsLast : MemoryFormat::Contiguous;
 }
 
-bool by_taps_of(const Tensor& weight) {
+// Else by columns.
+bool goes_by_taps(const Tensor& weight) {
   return weight.is_contiguous(MemoryFormat::ChannelsLast);
 }
 
@@ -58,19 +59,19 @@ Tensor pictures_of(const Tensor& rows, std::int64_t samples, std::int64_t height
 Tensor convolve(const ConvolutionCall& call) {
   const Tensor &input = call.input, &weight = call.weight;
   const ConvolutionShape shape(input, weight, call.stride, call.padding);
-  Tensor rows = (by_taps_of(weight) ? by_taps::convolve : by_columns::convolve)(input, weight, shape);
+  Tensor rows = (goes_by_taps(weight) ? by_taps::convolve : by_columns::convolve)(input, weight, shape);
   if (call.bias.defined()) rows += call.bias;
   return pictures_of(rows, shape.samples, shape.result_height(), shape.result_width(), layout_of(input, weight));
 }
 
 Tensor input_gradient(const Tensor& rows, const Tensor& input, const Tensor& weight, const ConvolutionShape& shape) {
-  if (!by_taps_of(weight)) return by_columns::input_gradient(rows, weight, shape);
+  if (!goes_by_taps(weight)) return by_columns::input_gradient(rows, weight, shape);
   return pictures_of(by_taps::input_gradient(rows, weight, shape), shape.samples, shape.height, shape.width,
                      layout_of(input, weight));
 }
 
 Tensor weight_gradient(const Tensor& rows, const Tensor& input, const Tensor& weight, const ConvolutionShape& shape) {
-  if (!by_taps_of(weight)) return by_columns::weight_gradient(rows, input, shape);
+  if (!goes_by_taps(weight)) return by_columns::weight_gradient(rows, input, shape);
   return by_taps::weight_gradient(rows, input, shape, layout_of(input, weight));
 }
 
@@ -174,7 +175,7 @@ bool has_usual_numbers(const ConvolutionCall& call) {
 
 // Whether the kernel can be read as it lies, so that the result has LibTorch's layout too.
 bool has_usual_layout(const Tensor& input, const Tensor& weight) {
-  if (by_taps_of(weight)) return weight.size(1) >= kFewestChannels;
+  if (goes_by_taps(weight)) return weight.size(1) >= kFewestChannels;
   return weight.is_contiguous() && !is_channels_last(input);
 }
 
