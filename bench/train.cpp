@@ -1,7 +1,7 @@
 // What the Trainer costs over a loop by hand, and what its reports cost: the log, TensorBoard's files and the progress
 // on a terminal, as `lockstep train` has them. All three on the same small form of the reference job (ResNet-18,
-// pictures of 64 x 64, batches of 16 in memory), in turns, epoch by epoch, under `lockstep run`. Rank 0 writes
-// milliseconds.
+// pictures of 64 x 64, batches of 16 in memory), under `lockstep run`: steps of the Trainer and by hand in turns, one
+// by one, and epochs with reports between. Rank 0 writes milliseconds.
 #include <fcntl.h>
 #include <lockstep/lockstep.h>
 #include <unistd.h>
@@ -13,6 +13,7 @@
 #include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -80,53 +81,56 @@ struct Net {
   torch::optim::SGD optimizer{model->parameters(), torch::optim::SGDOptions(0.001).momentum(0.9)};
 };
 
-// Times of the steps of an epoch. The first one is left out: it begins the epoch.
+// Times of the steps of an epoch.
 class Laps {
  public:
-  void add() {
-    const double time = now();
-    if (last_ > 0) laps_.push_back(time - last_);
-    last_ = time;
+  void start() { start_ = now(); }
+  // Does nothing before start().
+  void stop() {
+    if (start_ > 0) laps_.push_back(now() - std::exchange(start_, 0));
   }
   // The median in milliseconds.
   double take() {
     std::nth_element(laps_.begin(), laps_.begin() + std::ptrdiff_t(laps_.size() / 2), laps_.end());
     const double middle = laps_[laps_.size() / 2];
     laps_.clear();
-    last_ = 0;
+    start_ = 0;
     return middle * 1e3;
   }
 
  private:
   std::vector<double> laps_;
-  double last_ = 0;
+  double start_ = 0;
 };
 
 class ByHand {
  public:
   explicit ByHand(std::int64_t steps) : loader_(loader_of(steps)), ddp_(net_.model) {}
-  double epoch() {
-    double sum = 0;
-    for (auto& [pictures, labels] : loader_) {
-      net_.optimizer.zero_grad();
-      const torch::Tensor loss = torch::nn::functional::cross_entropy(ddp_.forward(pictures), labels);
-      loss.backward();
-      lockstep::fused_step(net_.optimizer);  // as the Trainer
-      sum += loss.item<double>();
-      laps_.add();
-    }
-    TORCH_CHECK(std::isfinite(sum), "the loss is ", sum);
-    return laps_.take();
+  void step() {
+    laps_.start();
+    if (batch_) ++*batch_;
+    if (!batch_ || *batch_ == loader_.end()) batch_.emplace(loader_.begin());
+    auto& [pictures, labels] = **batch_;
+    net_.optimizer.zero_grad();
+    const torch::Tensor loss = torch::nn::functional::cross_entropy(ddp_.forward(pictures), labels);
+    loss.backward();
+    lockstep::fused_step(net_.optimizer);  // as the Trainer
+    const auto value = loss.item<double>();
+    laps_.stop();
+    TORCH_CHECK(std::isfinite(value), "the loss is ", value);
   }
+  double take() { return laps_.take(); }
 
  private:
   Net net_;
   lockstep::data::DataLoader loader_;
   lockstep::DistributedDataParallel<lockstep::models::ResNet> ddp_;
+  std::optional<lockstep::data::DataLoader::Iterator> batch_;
   Laps laps_;
 };
 
-// Runs a training whose epochs are in turns without reports and with them; after each pair comes an epoch by hand.
+// Runs a training. In each second epoch a step by hand follows each step of the Trainer, so that whatever else the
+// machine does slows both; the epochs between have reports.
 class Bench {
  public:
   explicit Bench(const Options& options)
@@ -156,22 +160,23 @@ class Bench {
     reporting_ += now() - start;
   }
   void on_step(const lockstep::StepReport& step) {
-    if (has_reports(step.epoch)) report([&] { reports_.on_step_end(step); });
-    laps_.add();
+    if (has_reports(step.epoch)) return report([&] { reports_.on_step_end(step); });
+    laps_.stop();  // the first step is left out: it begins the epoch
+    hand_.step();
+    laps_.start();
   }
   void on_epoch(const lockstep::EpochReport& epoch) {
-    const double step = laps_.take();
     if (has_reports(epoch.epoch)) report([&] { reports_.on_epoch_end(epoch); });
-    const double by_hand = has_reports(epoch.epoch) ? hand_.epoch() : 0;
-    const double reports = std::exchange(reporting_, 0) * 1e3;
-    if (epoch.epoch < 2) return;
-    if (!has_reports(epoch.epoch)) {
-      found_["trainer"].push_back(step);
-      return;
+    const double reports = std::exchange(reporting_, 0) * 1e3 / double(options_.steps);
+    if (has_reports(epoch.epoch)) {
+      add("reports", epoch.epoch, reports);
+    } else {
+      add("trainer", epoch.epoch, laps_.take());
+      add("by_hand", epoch.epoch, hand_.take());
     }
-    found_["reported"].push_back(step);
-    found_["by_hand"].push_back(by_hand);
-    found_["reports"].push_back(reports / double(options_.steps));
+  }
+  void add(const char* what, std::int64_t epoch, double milliseconds) {
+    if (epoch >= 2) found_[what].push_back(milliseconds);
   }
 
   const Options& options_;

@@ -21,7 +21,7 @@ from settings import best_settings
 
 PEER = "pytorch"
 ROUNDS, QUICK_ROUNDS = 6, 1
-COST_ROUNDS, COST_QUICK_ROUNDS, COST_STEPS = 10, 2, 20
+COST_ROUNDS, COST_QUICK_ROUNDS, COST_STEPS = 20, 2, 30
 TRAINER_COST, REPORTS_COST = 0.01, 0.005  # limits, as parts of a step
 LOG_EPOCHS, LOG_STEPS = 100, 500
 REPORT_SECONDS, REPORT_MEGABYTES = 2.0, 2.0
@@ -242,7 +242,8 @@ def measure_jobs(tools: Tools, outcome: Outcome) -> None:
 
 
 def measure_costs(tools: Tools, outcome: Outcome) -> None:
-    """One process measures all three in turns, so a round is an epoch of each."""
+    """One process measures all three: in a round an epoch in which steps of the Trainer and by hand take turns, and one with
+    reports."""
     output, folder = tools.scratch_file(), tools.scratch / "costs"
     rounds = tools.choose_rounds(COST_ROUNDS, COST_QUICK_ROUNDS)
     try:
