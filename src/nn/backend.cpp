@@ -62,6 +62,13 @@ c10::intrusive_ptr<c10d::Work> Backend::start_sum(const torch::Tensor& flat) con
   return backend_->allreduce(tensors);
 }
 
+c10::intrusive_ptr<c10d::Work> Backend::start_max(const torch::Tensor& flat) const {
+  std::vector<torch::Tensor> tensors{flat};
+  c10d::AllreduceOptions options;
+  options.reduceOp = c10d::ReduceOp::MAX;
+  return backend_->allreduce(tensors, options);
+}
+
 c10::intrusive_ptr<c10d::Work> Backend::start_broadcast(const torch::Tensor& tensor, int root) const {
   std::vector<torch::Tensor> tensors{tensor};
   c10d::BroadcastOptions options;

@@ -31,6 +31,7 @@ class Backend {
   // Starts an all-reduce that makes `flat` the mean over ranks. For backends without AVG it divides first.
   c10::intrusive_ptr<c10d::Work> start_mean(const torch::Tensor& flat) const;
   c10::intrusive_ptr<c10d::Work> start_sum(const torch::Tensor& flat) const;
+  c10::intrusive_ptr<c10d::Work> start_max(const torch::Tensor& flat) const;
   c10::intrusive_ptr<c10d::Work> start_broadcast(const torch::Tensor& tensor, int root) const;
   void broadcast(const torch::Tensor& tensor, int root) const;
   // [world_size, n] from the [n] of every rank.

@@ -135,6 +135,7 @@ void Trainer::Loop::start(Feed& train, Feed* evaluation) {
 TrainingResult Trainer::Loop::fit(Feed& train, Feed* evaluation) {
   const StopSignals signals(options_.handle_signals);
   asked_ = 0;
+  vote_.forget();
   start(train, evaluation);
   if (options_.profile_steps > 0 && get_rank() == 0) profile_.emplace(options_.profile_steps, options_.profile_file);
   TrainingResult result;
@@ -170,16 +171,13 @@ TrainingResult Trainer::Loop::finish(TrainingEnd end, TrainingResult result) {
   return result;
 }
 
-// Collective: all ranks stop when one of them was asked to.
-bool Trainer::Loop::asked_to_stop() {
+// Collective: all ranks stop when one of them was asked to. Within an epoch, where steps follow, no rank waits for the
+// others.
+bool Trainer::Loop::asked_to_stop(bool within_epoch) {
   if (asked_ != 0) return true;
   const int pending = options_.handle_signals ? StopSignals::pending() : 0;
-  int mine = pending != 0 ? 1 + pending : (stop_ ? 1 : 0);
-  if (nn_detail::has_other_ranks(nullptr)) {
-    const std::vector<double> all = nn_detail::of_all_ranks(mine, nullptr);
-    mine = static_cast<int>(*std::max_element(all.begin(), all.end()));
-  }
-  asked_ = mine;
+  const int mine = pending != 0 ? 1 + pending : (stop_ ? 1 : 0);
+  asked_ = within_epoch ? vote_.after_step(mine) : vote_.now(mine);
   return asked_ != 0;
 }
 
@@ -242,7 +240,7 @@ bool Trainer::Loop::train_epoch(Feed& feed, EpochReport& epoch) {
     epoch.learning_rate = report.learning_rate;
     if (options_.callbacks.on_step_end) options_.callbacks.on_step_end(report);
     const auto asking = Clock::now();
-    stopped = asked_to_stop();
+    stopped = asked_to_stop(/*within_epoch=*/batch < batches);
     epoch.communication_seconds += seconds_since(asking);
     if (!stopped && batch < batches && options_.checkpoint_every_steps > 0 &&
         progress.step % options_.checkpoint_every_steps == 0) {

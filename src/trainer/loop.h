@@ -12,6 +12,7 @@
 #include "optimizer_step.h"
 #include "profile.h"
 #include "run_state.h"
+#include "stop_vote.h"
 
 namespace lockstep {
 
@@ -37,7 +38,7 @@ class Trainer::Loop {
   void end_epoch(Feed& feed, Feed* evaluation, const EpochReport& report, TrainingResult& result);
   void judge(Feed& train, Feed& evaluation, TrainingResult& result);
   double monitored(const Evaluation& evaluation) const;
-  bool asked_to_stop();
+  bool asked_to_stop(bool within_epoch = false);
   void hold(Feed& feed);
   bool rewind(Feed& feed) const;
   void go_back(Feed& feed, bool is_held) const;
@@ -53,6 +54,7 @@ class Trainer::Loop {
   bool started_ = false;
   std::optional<std::string> held_;  // the cursor of a training loader that hold() has left within an epoch
   std::atomic<bool> stop_{false};
+  trainer_detail::StopVote vote_;
   int asked_ = 0;  // what all ranks know: 0, or 1 + the signal
 };
 

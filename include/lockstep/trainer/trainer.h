@@ -201,7 +201,8 @@ class Trainer {
   // that evaluation again. False if there is none.
   bool load_best();
 
-  // Does what a signal does: fit() returns after the present step. May be called in any thread, on one rank or more.
+  // Does what a signal does: fit() returns after the present step if all ranks are asked in it, and after the next one
+  // if only some are. May be called in any thread, on one rank or more.
   void stop() noexcept;
 
   std::int64_t epoch() const;  // the one under way, or the next one

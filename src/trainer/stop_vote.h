@@ -1,0 +1,38 @@
+// How ranks tell one another that they were asked to stop, without waiting for one another after each step.
+#pragma once
+
+#include <torch/types.h>
+
+#include <optional>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+namespace lockstep::trainer_detail {
+
+// A reason is 0 (not asked) or a positive number. All ranks get the same answer, and the greatest reason of any rank.
+class StopVote {
+ public:
+  // Collective, after a step that others follow. The ranks learn while they train of a rank that was asked alone: they
+  // stop after the next step. Where all were asked in the same step they stop after it. So does a rank without others.
+  int after_step(int mine);
+  // Collective. Waits for the other ranks, and learns of any that was asked until now.
+  int now(int mine);
+  // After an error: what is under way is no longer wanted.
+  void forget() { begun_.reset(); }
+
+ private:
+  struct Exchange {
+    torch::Tensor reasons;  // the greatest of all ranks, and minus the least
+    c10::intrusive_ptr<c10d::Work> work;
+  };
+  struct Reasons {
+    int least = 0, greatest = 0;
+  };
+
+  static Exchange begin(int mine);
+  static Reasons end(Exchange& exchange);
+  int earlier();
+
+  std::optional<Exchange> begun_;
+};
+
+}  // namespace lockstep::trainer_detail
