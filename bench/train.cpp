@@ -1,7 +1,6 @@
 // What the Trainer costs over a loop by hand, and what its reports cost: the log, TensorBoard's files and the progress
 // on a terminal, as `lockstep train` has them. All three on the same small form of the reference job (ResNet-18,
-// pictures of 64 x 64, batches of 16 in memory), under `lockstep run`: steps of the Trainer and by hand in turns, one
-// by one, and epochs with reports between. Rank 0 writes milliseconds.
+// pictures of 64 x 64, batches of 16 in memory), under `lockstep run`. Rank 0 writes milliseconds.
 #include <fcntl.h>
 #include <lockstep/lockstep.h>
 #include <unistd.h>
@@ -12,6 +11,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
@@ -81,7 +81,12 @@ struct Net {
   torch::optim::SGD optimizer{model->parameters(), torch::optim::SGDOptions(0.001).momentum(0.9)};
 };
 
-// Times of the steps of an epoch.
+double middle(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + std::ptrdiff_t(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
+// Times of steps.
 class Laps {
  public:
   void start() { start_ = now(); }
@@ -89,14 +94,7 @@ class Laps {
   void stop() {
     if (start_ > 0) laps_.push_back(now() - std::exchange(start_, 0));
   }
-  // The median in milliseconds.
-  double take() {
-    std::nth_element(laps_.begin(), laps_.begin() + std::ptrdiff_t(laps_.size() / 2), laps_.end());
-    const double middle = laps_[laps_.size() / 2];
-    laps_.clear();
-    start_ = 0;
-    return middle * 1e3;
-  }
+  const std::vector<double>& laps() const { return laps_; }
 
  private:
   std::vector<double> laps_;
@@ -105,7 +103,7 @@ class Laps {
 
 class ByHand {
  public:
-  explicit ByHand(std::int64_t steps) : loader_(loader_of(steps)), ddp_(net_.model) {}
+  ByHand(Net& net, lockstep::data::DataLoader& loader) : net_(net), loader_(loader), ddp_(net_.model) {}
   void step() {
     laps_.start();
     if (batch_) ++*batch_;
@@ -119,74 +117,84 @@ class ByHand {
     laps_.stop();
     TORCH_CHECK(std::isfinite(value), "the loss is ", value);
   }
-  double take() { return laps_.take(); }
+  const std::vector<double>& laps() const { return laps_.laps(); }
 
  private:
-  Net net_;
-  lockstep::data::DataLoader loader_;
+  Net& net_;
+  lockstep::data::DataLoader& loader_;
   lockstep::DistributedDataParallel<lockstep::models::ResNet> ddp_;
   std::optional<lockstep::data::DataLoader::Iterator> batch_;
   Laps laps_;
 };
 
-// Runs a training. In each second epoch a step by hand follows each step of the Trainer, so that whatever else the
-// machine does slows both; the epochs between have reports.
+// A round has two halves. In each, a step by hand follows each step of the Trainer, so that whatever else the machine
+// does slows both; the two exchange their models for the second half, because the one at luckier addresses is faster.
+// The second half ends with an epoch with reports.
 class Bench {
  public:
   explicit Bench(const Options& options)
       : options_(options),
-        hand_(options.steps),
-        loader_(loader_of(options.steps)),
+        loaders_{loader_of(options.steps), loader_of(options.steps)},
         report_(command_, options.folder, std::vector<std::string>(kClasses, "class"), options.steps),
         reports_(report_.callbacks()) {}
 
   nlohmann::json run() {
-    lockstep::TrainerOptions options{.epochs = 2 * (std::int64_t{options_.rounds} + 1)};  // the first pair warms up
-    options.callbacks.on_step_end = [this](const auto& step) { on_step(step); };
-    options.callbacks.on_epoch_end = [this](const auto& epoch) { on_epoch(epoch); };
-    lockstep::Trainer trainer(net_.model, net_.optimizer, options);
-    trainer.fit(loader_, [this](lockstep::data::Example& batch) -> lockstep::StepOutput {
-      return torch::nn::functional::cross_entropy(net_.model->forward(batch.data), batch.target);
-    });
+    round();  // warms up
+    for (int i = 0; i < options_.rounds; ++i) {
+      for (const auto& [what, milliseconds] : round()) found_[what].push_back(milliseconds);
+    }
     return found_;
   }
 
  private:
-  static bool has_reports(std::int64_t epoch) { return epoch % 2 == 1; }
+  std::map<std::string, double> round() {
+    const Half first = half(nets_[0], nets_[1], 1);
+    const Half second = half(nets_[1], nets_[0], 2);
+    const double by_hand = std::sqrt(first.by_hand * second.by_hand) * 1e3;
+    return {{"by_hand", by_hand},
+            {"trainer", by_hand * std::sqrt(first.ratio * second.ratio)},
+            {"reports", std::exchange(reporting_, 0) * 1e3 / double(options_.steps)}};
+  }
 
+  struct Half {
+    double by_hand;  // the median step in seconds
+    double ratio;    // the median of a step of the Trainer to the step by hand after it
+  };
+  // One epoch of each, then `epochs` - 1 with reports.
+  Half half(Net& of_trainer, Net& of_hand, std::int64_t epochs) {
+    ByHand hand(of_hand, loaders_[1]);
+    Laps laps;
+    lockstep::TrainerOptions options{.epochs = epochs};
+    options.callbacks.on_step_end = [&](const auto& step) {
+      if (step.epoch > 0) return report([&] { reports_.on_step_end(step); });
+      laps.stop();  // the first step is left out: it begins the epoch
+      hand.step();
+      laps.start();
+    };
+    options.callbacks.on_epoch_end = [&](const auto& epoch) {
+      if (epoch.epoch > 0) report([&] { reports_.on_epoch_end(epoch); });
+    };
+    lockstep::Trainer trainer(of_trainer.model, of_trainer.optimizer, options);
+    trainer.fit(loaders_[0], [&](lockstep::data::Example& batch) -> lockstep::StepOutput {
+      return torch::nn::functional::cross_entropy(of_trainer.model->forward(batch.data), batch.target);
+    });
+    std::vector<double> ratios;
+    for (std::size_t i = 0; i < std::size_t(options_.steps) - 1; ++i)
+      ratios.push_back(laps.laps()[i] / hand.laps()[i + 1]);
+    return {middle(hand.laps()), middle(ratios)};
+  }
   void report(const std::function<void()>& work) {
     const double start = now();
     work();
     reporting_ += now() - start;
   }
-  void on_step(const lockstep::StepReport& step) {
-    if (has_reports(step.epoch)) return report([&] { reports_.on_step_end(step); });
-    laps_.stop();  // the first step is left out: it begins the epoch
-    hand_.step();
-    laps_.start();
-  }
-  void on_epoch(const lockstep::EpochReport& epoch) {
-    if (has_reports(epoch.epoch)) report([&] { reports_.on_epoch_end(epoch); });
-    const double reports = std::exchange(reporting_, 0) * 1e3 / double(options_.steps);
-    if (has_reports(epoch.epoch)) {
-      add("reports", epoch.epoch, reports);
-    } else {
-      add("trainer", epoch.epoch, laps_.take());
-      add("by_hand", epoch.epoch, hand_.take());
-    }
-  }
-  void add(const char* what, std::int64_t epoch, double milliseconds) {
-    if (epoch >= 2) found_[what].push_back(milliseconds);
-  }
 
   const Options& options_;
-  ByHand hand_;
-  Net net_;
-  lockstep::data::DataLoader loader_;
+  Net nets_[2];
+  lockstep::data::DataLoader loaders_[2];
   lockstep::trainer_detail::TrainCommandOptions command_;
   lockstep::trainer_detail::TrainCommandReport report_;
   lockstep::TrainerCallbacks reports_;
-  Laps laps_;
   double reporting_ = 0;
   nlohmann::json found_;
 };

@@ -242,8 +242,7 @@ def measure_jobs(tools: Tools, outcome: Outcome) -> None:
 
 
 def measure_costs(tools: Tools, outcome: Outcome) -> None:
-    """One process measures all three: in a round an epoch in which steps of the Trainer and by hand take turns, and one with
-    reports."""
+    """One process measures all three."""
     output, folder = tools.scratch_file(), tools.scratch / "costs"
     rounds = tools.choose_rounds(COST_ROUNDS, COST_QUICK_ROUNDS)
     try:
