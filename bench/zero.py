@@ -6,9 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import ddp_step
 import workloads
-from harness import Outcome, Row, Samples, Tools, best_way, interleave
-from peer_ways import Way, usual
+from harness import Outcome, Row, Samples, Tools, interleave
+from peer_ways import WAYS, Way
+from settings import best_settings
 
 STEPS = {"mlp-6M": 40, "resnet18-32": 20}
 ROUNDS, QUICK_ROUNDS = 6, 2
@@ -39,16 +41,21 @@ def pytorch(tools: Tools, workload: str, ranks: int, states: list[float], way: W
     return contender(tools, command, workload, ranks, states, "sharded-adam", *way.options, environment=way.environment)
 
 
+def step_alone(once: Callable[[], Samples]) -> Callable[[], Samples]:
+    return lambda: {"step": once()["step"]}
+
+
 def best_pytorch(tools: Tools, workload: str, ranks: int, outcome: Outcome) -> Way:
     """By the time of a step; the state is the same in all ways."""
-    ways = usual("pytorch")
-    first = next(iter(ways))
+    start = WAYS["pytorch"]["fused, static"]
     if tools.quick:
-        return ways[first]
-    tried = {name: pytorch(tools, workload, ranks, [], way) for name, way in ways.items()}
-    chosen = best_way(tried, outcome, f"zero {workload}, ways of pytorch").get("step", first)
-    outcome.notes.append(f"{workload}, {ranks} ranks: pytorch, best of its ways: {chosen}")
-    return ways[chosen]
+        return start
+    way, names = best_settings(
+        start, ddp_step.settings_of(ddp_step.SETTINGS, workload),
+        lambda way: step_alone(pytorch(tools, workload, ranks, [], way)), outcome, f"zero {workload}, {ranks} ranks, pytorch",
+        passes=ddp_step.passes(workload))
+    outcome.notes.append(f"{workload}, {ranks} ranks: pytorch is 'fused, static, {names}', the best of its settings")
+    return way
 
 
 def note(workload: str, states: dict[str, list[float]]) -> str:
@@ -62,11 +69,12 @@ def measure(tools: Tools) -> Outcome:
     for workload in STEPS:
         for ranks in tools.ranks:
             way = best_pytorch(tools, workload, ranks, outcome)
+            layout = ddp_step.best_layout(tools, workload, ranks, outcome)
             states: dict[str, list[float]] = {"ours": [], "plain": [], "pytorch": []}
             found = interleave(
                 {
-                    "ours": contender(tools, workloads.our_command, workload, ranks, states["ours"], "sharded-adam"),
-                    "plain": contender(tools, workloads.our_command, workload, ranks, states["plain"], "adam"),
+                    "ours": contender(tools, workloads.our_command, workload, ranks, states["ours"], "sharded-adam", *layout),
+                    "plain": contender(tools, workloads.our_command, workload, ranks, states["plain"], "adam", *layout),
                     "pytorch": pytorch(tools, workload, ranks, states["pytorch"], way),
                 },
                 tools.choose_rounds(ROUNDS, QUICK_ROUNDS),
