@@ -1,5 +1,5 @@
-"""loader: images per second from JPEG files to normalised batches, against torchvision in the best of its ways, NVIDIA
-DALI (CPU) and others; and the index, the first batch and memory against limits.
+"""loader: images per second from JPEG files to normalised batches, against torchvision, NVIDIA DALI (CPU) and others, each
+in the best of its ways; and the index, the first batch and memory against limits.
 
 The suffix of a case is our precision: "fast", or "exact" (PIL's pixels). Both are compared with the same peers.
 """
@@ -11,7 +11,8 @@ from pathlib import Path
 
 from by_size import NO_WAY
 from harness import HERE, BenchError, Contender, Outcome, Row, Samples, Tools, best_way, interleave, run
-from peer_ways import Way, usual
+from peer_ways import LOADER_ALLOCATOR, Way, usual
+from settings import best_settings
 
 PEERS = HERE / "peers"
 ROUNDS, QUICK_ROUNDS = 6, 1
@@ -19,7 +20,6 @@ EPOCHS, QUICK_EPOCHS, MEMORY_EPOCHS = 3, 1, 20  # after one that warms up
 # The pipelines, and who has one like it.
 PIPELINES = {"reference": ["torchvision", "dali", "spdl"], "crop-flip": ["torchvision", "dali", "spdl", "datago"]}
 PRECISIONS = ["fast", "exact"]
-SPELLED = {"spdl": "spdl with torchvision's decoder and transforms"}
 FILES, CLASSES = 100_000, 100
 # The limits for indexing FILES files, for the first batch and for growth over MEMORY_EPOCHS epochs.
 INDEX_SECONDS, FIRST_BATCH_SECONDS, GROWTH_MIB = 1.0, 0.3, 8.0
@@ -96,15 +96,16 @@ class Bench:
         return self.once(who, way, folder=folder, pipeline=pipeline, workers=workers, epochs=epochs or self.epochs)
 
     def best(self, who: str, folder: Path, pipeline: str, workers: int, what: str) -> dict[str, Contender]:
-        """The peer in its best way for this row, under its name."""
-        ways = usual(who)
-        way = next(iter(ways))
-        if len(ways) > 1:
-            tried = {name: self.rates(who, folder, pipeline, workers, way, epochs=1) for name, way in ways.items()}
-            chosen = best_way(tried, self.outcome, f"loader {what}, ways of {who}", more_is_better=True)
-            way = chosen.get(None, way)
-            self.outcome.notes.append(f"{what}: {SPELLED.get(who, who)}, best of its ways: {way}")
-        return {who: self.rates(who, folder, pipeline, workers, ways[way])}
+        """The peer in its best way for this row, with the best allocator for that, under its name."""
+
+        def one_epoch(way: Way) -> Contender:
+            return self.rates(who, folder, pipeline, workers, way, epochs=1)
+
+        settings = {"way": usual(who), "allocator": LOADER_ALLOCATOR}
+        way, names = best_settings(NO_WAY, settings, one_epoch, self.outcome, f"loader {what}, {who}", more_is_better=True,
+                                   passes=2)
+        self.outcome.notes.append(f"{what}: {who}, best of its ways: {names}")
+        return {who: self.rates(who, folder, pipeline, workers, way)}
 
     def measure(self, contenders: dict[str, Contender], what: str) -> dict[str, list[float]]:
         found = interleave(contenders, self.rounds, self.outcome, f"loader {what}")
@@ -113,7 +114,6 @@ class Bench:
     def add(self, case: str, ours: list[float] | None, peer: list[float] | None, name: str, unit: str = "images/s") -> None:
         if ours and peer:
             rate = unit == "images/s"
-            name = SPELLED.get(name, name)
             self.outcome.rows.append(Row("loader", case, None, 1, ours, peer, name, unit, more_is_better=rate))
 
     def throughput(self, folder: Path, _: Path) -> None:

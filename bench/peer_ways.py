@@ -92,6 +92,9 @@ PINNED = {"pinned": Way("a core for each rank, as all have it"),
 JEMALLOC = {"LD_PRELOAD": "libjemalloc.so.2", "MALLOC_CONF": "thp:always,dirty_decay_ms:-1,muzzy_decay_ms:-1"}
 ALLOCATOR = {"malloc": Way("glibc's, with huge pages, as all have it"),
              "jemalloc": Way("another allocator, which PyTorch's guide to tuning recommends", JEMALLOC)}
+# Threads have heaps of their own, which grow by 128 KiB a time otherwise.
+LOADER_ALLOCATOR = {**ALLOCATOR, "malloc that grows by 64 MiB": Way(
+    "fewer system calls for batches, also in threads", {"MALLOC_TOP_PAD_": str(64 << 20)})}
 LAYOUT = {"contiguous": Way("what a user gets"),
           "channels last": Way("the layout that the CPU's convolutions and poolings like better", options=("--channels-last",))}
 BUCKETS = {"25 MiB": Way("the default size of buckets"),
@@ -281,6 +284,8 @@ WAYS: dict[str, dict[str, Way]] = {
         "PIL, per batch": Way("PIL's work leaves the lock too", options=("--way", "pil-batch")),
         "PIL, one turn": Way("flips and rotations in one pass, as DALI has it", options=("--way", "pil-turn")),
         "PIL, draft": Way("and files are decoded no larger than the crop needs", options=("--way", "pil-draft")),
+        "FFmpeg": Way("SPDL's own decoder, also no larger than the crop needs, with FFmpeg's filters; then PIL",
+                      options=("--way", "ffmpeg")),
         "one thread more": Way("a thread that waits for the lock leaves a core free",
                                options=("--way", "v2", "--extra-threads", "1"), tune_only=True),
     },

@@ -14,7 +14,7 @@ readonly TEST_PACKAGES=(chromium libdbus-1-3 libhwloc15 libjson-c5 liblz4-1 libm
 readonly FORMAT_PACKAGES=(clang-format-14 git python3)
 readonly CHECK_PACKAGES=(clang-14)
 readonly DOCS_PACKAGES=(doxygen python3)
-readonly PEER_PACKAGES=(libjemalloc2 libopenmpi-dev openmpi-bin)
+readonly PEER_PACKAGES=(libavcodec59 libavdevice59 libavfilter8 libavformat59 libjemalloc2 libopenmpi-dev openmpi-bin)
 readonly PIP_INSTALL=(-m pip install --no-compile --disable-pip-version-check --progress-bar off)
 
 say() { printf '%s\n' "== $*" >&2; }
