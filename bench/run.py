@@ -42,6 +42,7 @@ BENCHES = [
     "transforms",
     "checkpoint",
     "train",
+    "trainer",
     "scale",
 ]
 

@@ -41,7 +41,7 @@ class Terminal {
  public:
   Terminal() : here_(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC)) {
     if (!here_.valid() || ::grantpt(here_.get()) != 0 || ::unlockpt(here_.get()) != 0) {
-      lockstep::bench::die("train", "this machine gives no pseudo-terminal");
+      lockstep::bench::die("trainer", "this machine gives no pseudo-terminal");
     }
     const lockstep::Fd there(::open(::ptsname(here_.get()), O_RDWR | O_NOCTTY | O_CLOEXEC));
     before_ = lockstep::Fd(::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3));
