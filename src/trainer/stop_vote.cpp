@@ -15,7 +15,7 @@ StopVote::Exchange StopVote::begin(int mine) {
 }
 
 StopVote::Reasons StopVote::end(Exchange& exchange) {
-  exchange.work->wait();
+  if (exchange.work) std::exchange(exchange.work, nullptr)->wait();
   const torch::Tensor reasons = exchange.reasons.cpu();
   return {-reasons[1].item<int>(), reasons[0].item<int>()};
 }
