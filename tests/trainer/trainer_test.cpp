@@ -292,6 +292,39 @@ TEST_P(TrainerMulti, IsInterruptedAndResumesWithTheSameBits) {
   });
 }
 
+// Each fit() of the same Trainer is stopped by other ranks, at each place within an epoch.
+TEST_P(TrainerMulti, StopsAtTheSameStepOnAllRanksWhoeverIsAsked) {
+  run_processes(GetParam(), [](int rank) {
+    const ProcessGroupGuard group;
+    const int world = get_world_size();
+    const std::int64_t batches = (60 / world + 3) / 4;
+    std::int64_t last = 0;
+    bool asked = false;
+    Trainer* trainer = nullptr;
+    TrainerOptions options{.epochs = 1000};
+    options.callbacks.on_step_end = [&](const StepReport& step) {
+      if (step.step == last && asked) trainer->stop();
+    };
+    Training training(options);
+    trainer = &training.trainer;
+    const auto step = [&](data::Example& batch) { return training.output_of(batch); };
+    const auto stopped = [&](bool mine, bool all) {
+      asked = mine;
+      ++last;
+      const bool now = all || last % batches == 0;
+      EXPECT_EQ(trainer->fit(training.train, step).steps, now ? last : last + 1)
+          << world << " ranks, asked at " << last;
+      if (!now) ++last;
+    };
+    for (std::int64_t i = 0; i < 2 * batches; ++i) {
+      stopped(rank == 0, world == 1);
+      stopped(rank == world - 1, world == 1);
+      stopped(true, true);
+      if (world > 1) stopped(rank > 0, false);
+    }
+  });
+}
+
 TEST(TrainerUnit, FindsALearningRateAndChangesNothing) {
   const ProcessGroupGuard group;
   Training training({.epochs = 1});
