@@ -1,5 +1,6 @@
 #include "stop_vote.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "nn/all_ranks.h"
@@ -20,6 +21,11 @@ StopVote::Reasons StopVote::end(Exchange& exchange) {
   return {-reasons[1].item<int>(), reasons[0].item<int>()};
 }
 
+int StopVote::agree(int mine) {
+  Exchange exchange = begin(mine);
+  return end(exchange).greatest;
+}
+
 int StopVote::earlier() {
   std::optional<Exchange> begun = std::exchange(begun_, std::nullopt);
   return begun ? end(*begun).greatest : 0;
@@ -27,7 +33,7 @@ int StopVote::earlier() {
 
 int StopVote::after_step(int mine) {
   if (!nn_detail::has_other_ranks(nullptr)) return mine;
-  if (const int before = earlier(); before != 0) return before;
+  if (const int before = earlier(); before != 0) return std::max(before, agree(mine));
   begun_ = begin(mine);
   if (mine == 0) return 0;
   const Reasons reasons = end(*begun_);
@@ -38,9 +44,7 @@ int StopVote::after_step(int mine) {
 
 int StopVote::now(int mine) {
   if (!nn_detail::has_other_ranks(nullptr)) return mine;
-  if (const int before = earlier(); before != 0) return before;
-  Exchange exchange = begin(mine);
-  return end(exchange).greatest;
+  return std::max(earlier(), agree(mine));
 }
 
 }  // namespace lockstep::trainer_detail

@@ -30,7 +30,8 @@ class StopVote {
 
   static Exchange begin(int mine);
   static Reasons end(Exchange& exchange);
-  int earlier();
+  static int agree(int mine);  // waits for the other ranks
+  int earlier();               // what the ranks said after the step before
 
   std::optional<Exchange> begun_;
 };

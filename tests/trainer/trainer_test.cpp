@@ -292,6 +292,24 @@ TEST_P(TrainerMulti, IsInterruptedAndResumesWithTheSameBits) {
   });
 }
 
+// The signal comes in the step that the stop() of another rank still lets through.
+TEST(TrainerStopMulti, TellsOfASignalThatComesAfterAStop) {
+  run_processes(2, [](int rank) {
+    const ProcessGroupGuard group;
+    Trainer* trainer = nullptr;
+    TrainerOptions options{.epochs = 2};
+    options.callbacks.on_step_end = [&](const StepReport& step) {
+      if (step.step == 2 && rank == 0) trainer->stop();
+      if (step.step == 3 && rank == 1) ::raise(SIGTERM);
+    };
+    Training training(options);
+    trainer = &training.trainer;
+    const TrainingResult result = training.fit();
+    EXPECT_EQ(result.steps, 3);
+    EXPECT_EQ(result.signal, SIGTERM);
+  });
+}
+
 // Each fit() of the same Trainer is stopped by other ranks, at each place within an epoch.
 TEST_P(TrainerMulti, StopsAtTheSameStepOnAllRanksWhoeverIsAsked) {
   run_processes(GetParam(), [](int rank) {
