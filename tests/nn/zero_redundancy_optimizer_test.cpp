@@ -373,6 +373,38 @@ TEST(ZeroRedundancyOptimizerOwnMulti, SendsLazyParametersByValue) {
   });
 }
 
+// In which order a rank's memory has a kernel's dimensions is its own affair.
+TEST_P(ZeroRedundancyOptimizerMulti, SendsKernelsByValueWhateverTheirLayout) {
+  run_processes(GetParam(), [](int rank) {
+    const Rank world;
+    const auto layout = [](bool last) {
+      return last ? torch::MemoryFormat::ChannelsLast : torch::MemoryFormat::Contiguous;
+    };
+    // Channels-last on no rank, on all, on rank 0 alone, on all but rank 0.
+    const std::vector<bool> cases{false, true, rank == 0, rank != 0};
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+      const std::vector<Tensor> mine = parameters();
+      const std::vector<Tensor> theirs = parameters();
+      // Or in blocks of 104 bytes.
+      ZeroRedundancyOptimizer<optim::SGD> ours(mine, optim::SGDOptions(0.1), {.bucket_cap_mb = i % 2 == 0 ? 25 : 1e-4});
+      optim::SGD plain(theirs, optim::SGDOptions(0.1));
+      mine[4].set_data(mine[4].contiguous(layout(cases[i])));
+      step_on(ours, mine, 0, 2);
+      mine[4].set_data(mine[4].contiguous(layout(!cases[i])));  // after the ranks have agreed on an order
+      step_on(ours, mine, 2, 4);
+      step_on(plain, theirs, 0, 4);
+      expect_same_bits(mine, theirs, fmt::format("layouts {}", i));
+      for (const auto& [all, optimizer] : {std::pair{&mine, static_cast<optim::Optimizer*>(&ours)},
+                                           std::pair{&theirs, static_cast<optim::Optimizer*>(&plain)}}) {
+        (*all)[4].mutable_grad().reset();
+        (*all)[4].set_data((*all)[4].detach().contiguous().view({12, 25}));  // other dimensions
+        step_on(*optimizer, *all, 4, 5);
+      }
+      expect_same_bits(mine, theirs, fmt::format("other dimensions, layouts {}", i));
+    }
+  });
+}
+
 // A parameter that takes the place of another may get the address of one that has gone, and not on every rank.
 TEST(ZeroRedundancyOptimizerOwnMulti, KnowsReplacedParametersFromThoseBefore) {
   run_processes(3, [](int rank) {
