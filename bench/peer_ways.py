@@ -198,6 +198,7 @@ WAYS: dict[str, dict[str, Way]] = {
         "loopback, not pinned, own barrier": Way("no rank spins at the meeting of all, on a core that a thread of Gloo may need",
                                                  {"GLOO_SOCKET_IFNAME": "lo"}, options=("--own-barrier",), pinned=False),
         "default": Way("what a user gets", tune_only=True),
+        "two devices": Way("each has a thread, and operations take turns", {"GLOO_SOCKET_IFNAME": "lo,lo"}, tune_only=True),
         "aligned pages": Way("tensors begin at a huge page", {"GLOO_SOCKET_IFNAME": "lo", "THP_MEM_ALLOC_ENABLE": "1"},
                              tune_only=True),
     },

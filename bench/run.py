@@ -43,6 +43,7 @@ BENCHES = [
     "checkpoint",
     "train",
     "trainer",
+    "efficiency",
     "scale",
 ]
 
