@@ -46,11 +46,20 @@ def pairs_of(tools: Tools, form: Form, ranks: int) -> list[Pair]:
     return [Pair.of(seconds) for seconds in json.loads(output.read_text(encoding="utf-8"))]
 
 
+def note(form: Form, ranks: int, pairs: list[Pair]) -> str:
+    """By sums, which also have the steps in which the machine stalled a rank; the medians of the rows do not."""
+    alone, slowest, together = (sum(values) for values in zip(
+        *((pair.mean, pair.slowest, pair.synchronised) for pair in pairs), strict=True))
+    return (f"{form.side} px, {ranks} ranks: all steps together, stalls of a rank included: {100 * alone / together:.1f} % of the "
+            f"mean of the ranks, {100 * slowest / together:.1f} % of the slowest")
+
+
 def add_rows(outcome: Outcome, form: Form, ranks: int, pairs: list[Pair]) -> None:
     mine = [pair.synchronised for pair in pairs]
     limits = {"communication": [pair.slowest for pair in pairs], "communication and waiting": [pair.mean for pair in pairs]}
     outcome.rows += [Row("efficiency", f"{form.side} px, {what}", None, ranks, mine, limit, "limit", "ms")
                      for what, limit in limits.items()]
+    outcome.notes.append(note(form, ranks, pairs))
 
 
 def measure(tools: Tools) -> Outcome:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import peer_programs
-from by_size import each_in_its_way, ways_text
+from by_size import each_in_its_way, take_best_of_gloo, ways_text
 from harness import ENVIRONMENT, HERE, BenchError, Outcome, Row, Samples, Tools, best_way, interleave, read_samples
 from network import Network, address, network
 from peer_ways import HOST_WAYS, Way
@@ -20,6 +20,8 @@ KI, MI = 1 << 10, 1 << 20
 SIZES = {4: 100, 64 * KI: 50, MI: 20, 25 * MI: 7}
 MACHINES, RANKS_PER_MACHINE = 2, 2
 RANKS = MACHINES * RANKS_PER_MACHINE
+# As in peer_ways.py. Its ranks are never pinned here.
+GLOO_WAYS: dict[str, tuple[str, ...]] = {"meeting of all": (), "own barrier": ("--own-barrier",)}
 MEMORIES = ("shared", "private")  # memory of the group, as the buckets of DDP, or any other
 ROUNDS, QUICK_ROUNDS = 6, 2
 LINK_BITS = 1e9
@@ -71,9 +73,9 @@ def ours(net: Network, tools: Tools, memory: str, sizes: dict[int, int]) -> Samp
     return run_ranks(net, [tools.program("bench_all_reduce_core"), "--memory", memory], sizes, tools, {})
 
 
-def from_python(net: Network, tools: Tools, backend: str, memory: str) -> Samples:
+def from_python(net: Network, tools: Tools, backend: str, memory: str, *more: str) -> Samples:
     command = [tools.python, HERE / "peers" / "c10d_collectives.py", "--backend", backend, "--operation", "all_reduce",
-               "--memory", memory]
+               "--memory", memory, *more]
     variables = {"GLOO_SOCKET_IFNAME": "eth0", "PYTHONPATH": str(tools.build / "python")}
     return run_ranks(net, command, SIZES, tools, variables)
 
@@ -141,7 +143,8 @@ def measure(tools: Tools) -> Outcome:
         contenders = {
             **{f"C++ {memory}": lambda memory=memory: ours(net, tools, memory, SIZES) for memory in MEMORIES},
             **{f"Python {memory}": lambda memory=memory: from_python(net, tools, "lockstep", memory) for memory in MEMORIES},
-            "gloo": lambda: from_python(net, tools, "gloo", "private"),
+            **{f"gloo {name}": lambda more=more: from_python(net, tools, "gloo", "private", *more)
+               for name, more in GLOO_WAYS.items()},
         }
         ways = {
             name: lambda sizes, way=way: openmpi(net, tools, {size: SIZES[size] for size in sizes}, way)
@@ -152,6 +155,7 @@ def measure(tools: Tools) -> Outcome:
             outcome.notes.append(ways_text("openmpi", chosen, size_text))
             contenders["openmpi"] = each_in_its_way(ways, chosen)
         found = interleave(contenders, tools.choose_rounds(ROUNDS, QUICK_ROUNDS), outcome, "hosts")
+        take_best_of_gloo(found, outcome, "hosts")
         compare(outcome, found, "gloo", "Python")
         compare(outcome, found, "openmpi")
         measure_link(net, tools, outcome)

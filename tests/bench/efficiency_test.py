@@ -16,6 +16,13 @@ class Steps(unittest.TestCase):
         self.assertAlmostEqual(communication.ratio, 100 / 101)
         self.assertAlmostEqual(both.ratio, 95 / 101)
 
+    def test_a_stall_of_one_rank_is_in_the_sums_alone(self):
+        pairs = [Pair.of([[0.1, 0.1], [0.1, 0.1]])] * 5 + [Pair.of([[0.2, 0.2], [0.1, 0.1]])]
+        outcome = Outcome()
+        add_rows(outcome, FORMS[0], 2, pairs)
+        self.assertEqual([row.ratio for row in outcome.rows], [1, 1])
+        self.assertIn("85.7 % of the mean of the ranks", outcome.notes[0])
+
 
 if __name__ == "__main__":
     unittest.main()
