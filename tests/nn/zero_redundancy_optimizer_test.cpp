@@ -390,7 +390,7 @@ TEST_P(ZeroRedundancyOptimizerMulti, SendsKernelsByValueWhateverTheirLayout) {
       optim::SGD plain(theirs, optim::SGDOptions(0.1));
       mine[4].set_data(mine[4].contiguous(layout(cases[i])));
       step_on(ours, mine, 0, 2);
-      mine[4].set_data(mine[4].contiguous(layout(!cases[i])));  // after the ranks have agreed on an order
+      mine[4].set_data(mine[4].contiguous(layout(!cases[i])));
       step_on(ours, mine, 2, 4);
       step_on(plain, theirs, 0, 4);
       expect_same_bits(mine, theirs, fmt::format("layouts {}", i));
@@ -440,6 +440,32 @@ TEST(ZeroRedundancyOptimizerErrorsMulti, AStepThatOneRankCannotTakeIsAnErrorOfAl
     }
     step_on(optimizer, all, 1, 2);
     expect_equal_on_all_ranks(all, "parameter");
+  });
+}
+
+// What one rank alone freezes or adds. The next step of ranks that are alike again succeeds.
+TEST(ZeroRedundancyOptimizerErrorsMulti, RanksWithDifferentParametersAreAnErrorUntilTheyAreAlike) {
+  run_processes(2, [](int rank) {
+    const Rank world;
+    const auto made = [](torch::IntArrayRef shape) { return torch::zeros(shape).requires_grad_(); };
+    const std::vector<Tensor> all{made({8, 3}), made({5, 4}), made({7, 6})};
+    ZeroRedundancyOptimizer<optim::SGD> optimizer(all, optim::SGDOptions(0.1));
+    for (const int frozen : {1, 0}) {  // as many dimensions on both ranks
+      step_on(optimizer, all, 0, 1);
+      set_gradients(all, 1);
+      const Tensor& mine = all[rank == 0 ? frozen : 1 - frozen];
+      mine.mutable_grad().reset();
+      mine.requires_grad_(false);
+      expect_in(error_of([&] { optimizer.step(); }), {"disagree"});
+      mine.requires_grad_(true);
+      step_on(optimizer, all, 2, 3);
+      expect_equal_on_all_ranks(all, "parameter");
+    }
+    // One dimension in all: a message of the new group must not be taken for one of the old.
+    ZeroRedundancyOptimizer<optim::SGD> small(std::vector<Tensor>{made({64})}, optim::SGDOptions(0.1));
+    if (rank == 0) small.add_param_group(std::vector<Tensor>{made({4, 4})});
+    set_gradients(small.param_groups()[0].params(), 0);
+    expect_in(error_of([&] { small.step(); }), {"disagree"});
   });
 }
 

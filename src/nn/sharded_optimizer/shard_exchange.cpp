@@ -1,37 +1,36 @@
 #include "shard_exchange.h"
 
-#include <c10/util/strides.h>
-
 #include <algorithm>
+#include <cstdint>
 #include <numeric>
-#include <span>
 
 namespace lockstep::nn_detail {
 namespace {
 
-// The dimensions from the outermost in memory to the innermost. A tensor with holes or overlaps is sent in C order.
-std::vector<std::int64_t> memory_order(const torch::Tensor& tensor) {
-  std::vector<std::int64_t> order(static_cast<std::size_t>(tensor.dim()));
-  std::iota(order.begin(), order.end(), 0);
-  if (!tensor.is_non_overlapping_and_dense()) return order;
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::int64_t a, std::int64_t b) { return tensor.stride(a) > tensor.stride(b); });
+using Order = std::vector<std::uint8_t>;  // of dimensions in memory, the outermost first
+
+Order c_order(std::int64_t dims) {
+  Order order(static_cast<std::size_t>(dims));
+  std::iota(order.begin(), order.end(), std::uint8_t{0});
   return order;
 }
 
-// Of a tensor without holes whose dimensions have this order in memory. C order, if the program has given the parameter
-// other dimensions since the ranks agreed on the order.
-std::vector<std::int64_t> strides_of(torch::IntArrayRef sizes, std::span<const std::int64_t> order) {
-  if (order.size() != sizes.size()) {
-    const auto strides = c10::contiguous_strides(sizes);
-    return {strides.begin(), strides.end()};
-  }
+// A tensor with holes or overlaps is sent in C order.
+Order memory_order(const torch::Tensor& tensor) {
+  Order order = c_order(tensor.dim());
+  if (!tensor.is_non_overlapping_and_dense()) return order;
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::uint8_t a, std::uint8_t b) { return tensor.stride(a) > tensor.stride(b); });
+  return order;
+}
+
+// Of a tensor without holes whose dimensions have this order in memory.
+std::vector<std::int64_t> strides_of(torch::IntArrayRef sizes, const Order& order) {
   std::vector<std::int64_t> strides(sizes.size());
   std::int64_t next = 1;
   for (std::size_t i = order.size(); i-- > 0;) {
-    const auto dim = static_cast<std::size_t>(order[i]);
-    strides[dim] = next;
-    next *= std::max<std::int64_t>(sizes[dim], 1);
+    strides[order[i]] = next;
+    next *= sizes[order[i]];
   }
   return strides;
 }
@@ -45,21 +44,32 @@ bool is_as_sent(const torch::Tensor& tensor, torch::IntArrayRef strides) {
   return true;
 }
 
-}  // namespace
-
-// Reads or writes the bytes of a rank's parameters in order, as one stream. A parameter whose memory is not what is
-// sent needs a copy meanwhile. Only one such copy exists at a time.
-class ShardExchange::ByteStream {
+// A rank's parameters as one stream of bytes. On the CPU its head has, for each parameter, the number of dimensions and
+// their order in the memory of the rank that sends. So memory is sent as it lies there (channels-last or not), and
+// where the others have the same layout, as they usually do, nothing is transposed. On other devices, which transpose
+// fast and would have to wait for the head, all is sent in C order, and there is no head. A parameter whose memory is
+// not what is sent needs a copy meanwhile. Only one such copy exists at a time.
+class ByteStream {
  public:
-  // `order`: of the parameter's dimensions, as it is sent.
-  void add(const torch::Tensor& parameter, std::span<const std::int64_t> order) {
-    items_.push_back({parameter.detach(), strides_of(parameter.sizes(), order), {}, {}});
-    left_ += static_cast<std::int64_t>(parameter.nbytes());
+  ByteStream(const std::vector<torch::Tensor>& parameters, int rank, bool is_mine, bool is_cpu)
+      : rank_(rank), is_mine_(is_mine) {
+    std::vector<std::uint8_t> head;
+    for (const torch::Tensor& parameter : parameters) {
+      if (parameter.numel() == 0) continue;
+      const Order order = is_mine && is_cpu ? memory_order(parameter) : c_order(parameter.dim());
+      items_.push_back({parameter.detach(), strides_of(parameter.sizes(), order), {}, {}});
+      left_ += static_cast<std::int64_t>(parameter.nbytes());
+      if (!is_cpu) continue;
+      head.push_back(static_cast<std::uint8_t>(order.size()));
+      head.insert(head.end(), order.begin(), order.end());
+    }
+    head_ = torch::tensor(head, torch::kByte);
+    left_ += head_.numel();
   }
 
   std::int64_t left() const { return left_; }
 
-  // The next bytes go into `block`.
+  // The next bytes go into `block`. For the stream of this rank.
   void read(const torch::Tensor& block) {
     advance(
         block,
@@ -68,7 +78,8 @@ class ShardExchange::ByteStream {
         },
         [](const torch::Tensor& bytes, const torch::Tensor& place) { place.copy_(bytes); }, [](const Item&) {});
   }
-  // Writes `block` to the next bytes. A parameter that needs a copy changes only when all its bytes are there.
+  // Writes `block` to the next bytes. A parameter that needs a copy changes only when all its bytes are there. For the
+  // stream of another rank.
   void write(const torch::Tensor& block) {
     advance(
         block, [](const Item&) {}, [](const torch::Tensor& bytes, const torch::Tensor& place) { bytes.copy_(place); },
@@ -89,7 +100,7 @@ class ShardExchange::ByteStream {
 
   template <typename Begin, typename Copy, typename Complete>
   void advance(const torch::Tensor& block, const Begin& begin, const Copy& copy, const Complete& complete) {
-    std::int64_t done = 0;
+    std::int64_t done = advance_head(block, copy);
     while (done < block.numel()) {
       Item& item = items_[next_];
       if (offset_ == 0) {
@@ -114,6 +125,37 @@ class ShardExchange::ByteStream {
     left_ -= done;
   }
 
+  // Returns how many bytes of the block are the head's.
+  template <typename Copy>
+  std::int64_t advance_head(const torch::Tensor& block, const Copy& copy) {
+    const std::int64_t count = std::min(head_.numel() - head_done_, block.numel());
+    if (count == 0) return 0;
+    copy(head_.narrow(0, head_done_, count), block.narrow(0, 0, count));
+    head_done_ += count;
+    if (head_done_ == head_.numel() && !is_mine_) take_orders();
+    return count;
+  }
+
+  void take_orders() {
+    const std::uint8_t* next = head_.const_data_ptr<std::uint8_t>();
+    for (Item& item : items_) {
+      const std::int64_t dims = item.parameter.dim();
+      TORCH_CHECK_VALUE(*next == dims, "ZeroRedundancyOptimizer: rank ", rank_, " sends a parameter of ", int{*next},
+                        " dimensions where this rank has one of ", item.parameter.sizes(),
+                        "; all ranks need the same parameters in the same order");
+      const Order order(next + 1, next + 1 + dims);
+      const Order all = c_order(dims);
+      TORCH_CHECK_VALUE(std::is_permutation(order.begin(), order.end(), all.begin()), "ZeroRedundancyOptimizer: rank ",
+                        rank_, " sends no parameters here; all ranks need the same parameters in the same order");
+      item.strides = strides_of(item.parameter.sizes(), order);
+      next += 1 + dims;
+    }
+  }
+
+  int rank_;
+  bool is_mine_;
+  torch::Tensor head_;
+  std::int64_t head_done_ = 0;
   std::vector<Item> items_;
   std::size_t next_ = 0;
   std::int64_t offset_ = 0;  // in items_[next_]
@@ -121,7 +163,7 @@ class ShardExchange::ByteStream {
 };
 
 // How many bytes each stream puts into a block: streams that have bytes left share the block equally.
-std::vector<std::int64_t> ShardExchange::lengths(const std::vector<ByteStream>& streams, std::int64_t cap) {
+std::vector<std::int64_t> lengths(const std::vector<ByteStream>& streams, std::int64_t cap) {
   const auto with_data = std::count_if(streams.begin(), streams.end(), [](const auto& one) { return one.left() > 0; });
   if (with_data == 0) return {};
   std::vector<std::int64_t> result;
@@ -132,44 +174,7 @@ std::vector<std::int64_t> ShardExchange::lengths(const std::vector<ByteStream>& 
   return result;
 }
 
-// Every rank passes the same parameters, or the sizes of the all-gathers would differ too.
-void ShardExchange::agree_on_orders(const std::vector<torch::Tensor>& parameters) {
-  std::vector<std::int64_t> mine;
-  for (const torch::Tensor& parameter : parameters) {
-    const Order order = memory_order(parameter);
-    mine.insert(mine.end(), order.begin(), order.end());
-  }
-  // An all-gather, not rank 0's broadcast: if a rank refuses the step, no other one must believe that all have agreed.
-  torch::Tensor orders = torch::tensor(mine, torch::kInt64).to(backend_.device());
-  if (!mine.empty()) orders = backend_.all_gather(orders)[0];
-  orders = orders.cpu();
-  const std::int64_t* next = orders.const_data_ptr<std::int64_t>();
-  orders_.clear();
-  for (const torch::Tensor& parameter : parameters) {
-    orders_.emplace_back(next, next + parameter.dim());
-    next += parameter.dim();
-  }
-  agreed_ = parameters;
-}
-
-std::vector<ShardExchange::ByteStream> ShardExchange::streams_of(
-    const std::vector<std::vector<torch::Tensor>>& parameters) {
-  std::vector<torch::Tensor> all;
-  for (const auto& share : parameters) {
-    std::copy_if(share.begin(), share.end(), std::back_inserter(all), [](const auto& one) { return one.numel() > 0; });
-  }
-  const bool same = std::equal(all.begin(), all.end(), agreed_.begin(), agreed_.end(),
-                               [](const torch::Tensor& a, const torch::Tensor& b) { return a.is_same(b); });
-  if (!same) agree_on_orders(all);
-  std::vector<ByteStream> streams(parameters.size());
-  std::size_t next = 0;
-  for (std::size_t rank = 0; rank < parameters.size(); ++rank) {
-    for (const torch::Tensor& parameter : parameters[rank]) {
-      if (parameter.numel() > 0) streams[rank].add(parameter, orders_[next++]);
-    }
-  }
-  return streams;
-}
+}  // namespace
 
 torch::Tensor ShardExchange::buffer_of(std::int64_t bytes) {
   if (!buffer_.defined() || buffer_.numel() < bytes) {
@@ -182,7 +187,10 @@ torch::Tensor ShardExchange::buffer_of(std::int64_t bytes) {
 void ShardExchange::run(const std::vector<std::vector<torch::Tensor>>& parameters) {
   const torch::NoGradGuard no_grad;
   const auto me = static_cast<std::size_t>(backend_.rank());
-  std::vector<ByteStream> streams = streams_of(parameters);
+  std::vector<ByteStream> streams;
+  for (std::size_t rank = 0; rank < parameters.size(); ++rank) {
+    streams.emplace_back(parameters[rank], static_cast<int>(rank), rank == me, backend_.device().is_cpu());
+  }
   for (std::vector<std::int64_t> next; !(next = lengths(streams, cap_)).empty();) {
     std::int64_t bytes = 0;
     for (const std::int64_t length : next) bytes += length;
