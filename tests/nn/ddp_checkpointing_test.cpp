@@ -22,22 +22,22 @@ namespace {
 
 using torch::Tensor;
 
-constexpr int kWidth = 100;  // large enough that autograd computes gradients in their buckets
+constexpr int kSegmentWidth = 100;  // large enough that autograd computes gradients in their buckets
 
 // What is checkpointed. `kTail`: all but the first layers, whose gradients come last. `kHead`: all but the last ones.
 enum class Way { kNothing, kWhole, kSegments, kNested, kTail, kHead, kFunctional };
 constexpr Way kWays[] = {Way::kWhole, Way::kSegments, Way::kNested, Way::kTail, Way::kHead, Way::kFunctional};
 
 // The same function in every way. With `shares`, two segments have one layer in common.
-struct LayersImpl : torch::nn::Module {
-  explicit LayersImpl(bool shares) {
-    one = register_module("one", torch::nn::Linear(kWidth, kWidth));
-    two = register_module("two", torch::nn::Linear(kWidth, kWidth));
-    three = register_module("three", torch::nn::Linear(kWidth, kWidth));
-    unused = register_module("unused", torch::nn::Linear(kWidth, kWidth));
-    four = register_module("four", torch::nn::Linear(kWidth, kWidth));
-    five = shares ? two : register_module("five", torch::nn::Linear(kWidth, kWidth));
-    six = register_module("six", torch::nn::Linear(kWidth, 3));
+struct SegmentedLayersImpl : torch::nn::Module {
+  explicit SegmentedLayersImpl(bool shares) {
+    one = register_module("one", torch::nn::Linear(kSegmentWidth, kSegmentWidth));
+    two = register_module("two", torch::nn::Linear(kSegmentWidth, kSegmentWidth));
+    three = register_module("three", torch::nn::Linear(kSegmentWidth, kSegmentWidth));
+    unused = register_module("unused", torch::nn::Linear(kSegmentWidth, kSegmentWidth));
+    four = register_module("four", torch::nn::Linear(kSegmentWidth, kSegmentWidth));
+    five = shares ? two : register_module("five", torch::nn::Linear(kSegmentWidth, kSegmentWidth));
+    six = register_module("six", torch::nn::Linear(kSegmentWidth, 3));
   }
 
   Tensor front(const Tensor& x) { return begun("front", torch::tanh(two(torch::tanh(one(x))))); }
@@ -101,19 +101,21 @@ struct LayersImpl : torch::nn::Module {
   const Segment middle_segment = [this](const Tensor& x) { return middle(x); };
   const Segment back_segment = [this](const Tensor& x) { return back(x); };
 };
-TORCH_MODULE(Layers);
+TORCH_MODULE(SegmentedLayers);
 
-Tensor input(int step) {
-  return random_input({8, kWidth}, step);
+Tensor segment_input(int step) {
+  return random_input({8, kSegmentWidth}, step);
 }
 
 // The wrapped model is checkpointed, and its twin is not.
-struct LayerTwins : Twins<Layers> {
+struct LayerTwins : Twins<SegmentedLayers> {
   explicit LayerTwins(bool shares, DistributedDataParallelOptions options = {})
-      : Twins<Layers>([shares] { return Layers(shares); }, (options.bucket_cap_mb = 0.03, options)) {}
+      : Twins<SegmentedLayers>([shares] { return SegmentedLayers(shares); }, (options.bucket_cap_mb = 0.03, options)) {}
 
   auto loss(const Tensor& x, Way way) {
-    return [this, x, way](Layers& net) { return net->forward(x, net.ptr() == model.ptr() ? way : Way::kNothing); };
+    return [this, x, way](SegmentedLayers& net) {
+      return net->forward(x, net.ptr() == model.ptr() ? way : Way::kNothing);
+    };
   }
   // One pass sends every bucket once.
   std::size_t passes() const {
@@ -141,7 +143,7 @@ TEST_P(DdpCheckpointingMulti, EveryShapeIsOnePass) {
           LayerTwins pair(shares, {.static_graph = is_static, .gradient_as_bucket_view = way != Way::kTail});
           if (shares) pair.calls_wrapper_in_segments();
           for (int step = 0; step < 4; ++step) {
-            pair.step(pair.loss(input(step), way), text_of(shares, is_static, way, step));
+            pair.step(pair.loss(segment_input(step), way), text_of(shares, is_static, way, step));
             pair.descend();
           }
           EXPECT_EQ(pair.passes(), get_world_size() == 1 ? 0 : 4) << text_of(shares, is_static, way, 4);
@@ -164,9 +166,9 @@ TEST_P(DdpCheckpointingMulti, RanksMayLeaveSegmentsOut) {
       LayerTwins pair(shares);
       for (int step = 0; step < 6; ++step) {
         const bool all = (step + number) % 3 != 0;
-        const Tensor x = input(step);
+        const Tensor x = segment_input(step);
         pair.step(
-            [&](Layers& net) {
+            [&](SegmentedLayers& net) {
               const bool checkpointed = net.ptr() == pair.model.ptr();
               if (!all) return net->without_middle(x, checkpointed);
               return net->forward(x, checkpointed ? Way::kSegments : Way::kNothing);
@@ -189,17 +191,18 @@ TEST_P(DdpCheckpointingMulti, AccumulatesWithoutSynchronising) {
         pair.twin->zero_grad();
         {
           const auto guard = pair.ddp.no_sync();
-          pair.ddp->forward(input(10 * step), Way::kSegments).backward();
+          pair.ddp->forward(segment_input(10 * step), Way::kSegments).backward();
         }
         torch::Tensor later;
         {
           const auto guard = pair.ddp.no_sync();
-          later = pair.ddp->forward(input(10 * step + 1), Way::kNested);
+          later = pair.ddp->forward(segment_input(10 * step + 1), Way::kNested);
         }
         later.backward();  // the forward pass decides, also for segments that call the wrapper again
-        for (int part = 0; part < 2; ++part) pair.twin->forward(input(10 * step + part), Way::kNothing).backward();
+        for (int part = 0; part < 2; ++part)
+          pair.twin->forward(segment_input(10 * step + part), Way::kNothing).backward();
         expect_same_gradients(*pair.model, *pair.twin, "own gradients", closeness_of_sums(shares));
-        pair.accumulate(pair.loss(input(10 * step + 2), Way::kWhole), "sum of all", closeness_of_sums(shares));
+        pair.accumulate(pair.loss(segment_input(10 * step + 2), Way::kWhole), "sum of all", closeness_of_sums(shares));
         pair.descend();
       }
       EXPECT_EQ(pair.passes(), get_world_size() == 1 ? 0 : 3);
@@ -214,10 +217,10 @@ TEST_P(DdpCheckpointingMulti, SeveralBackwardPassesAndThreads) {
     for (int step = 0; step < 3; ++step) {
       pair.model->zero_grad();
       pair.twin->zero_grad();
-      const Tensor loss = pair.ddp->forward(input(step), Way::kSegments);
+      const Tensor loss = pair.ddp->forward(segment_input(step), Way::kSegments);
       loss.backward({}, /*retain_graph=*/true);
       std::thread([&] { loss.backward(); }).join();
-      const Tensor expected = pair.twin->forward(input(step), Way::kNothing);
+      const Tensor expected = pair.twin->forward(segment_input(step), Way::kNothing);
       for (const bool retain : {true, false}) {
         expected.backward({}, retain);
         average_gradients(pair.twin);
@@ -252,7 +255,7 @@ TEST_P(DdpCheckpointingMulti, BucketsStartBetweenSegments) {
       pair.ddp.register_comm_hook(std::make_shared<LoggingHook>(log));
       for (int step = 0; step < 3; ++step) {
         pair.model->zero_grad();
-        const Tensor loss = pair.ddp->forward(input(step), Way::kSegments);
+        const Tensor loss = pair.ddp->forward(segment_input(step), Way::kSegments);
         log.clear();
         loss.backward();
         const auto at = [&](const char* what) { return std::find(log.begin(), log.end(), what) - log.begin(); };
@@ -276,7 +279,7 @@ std::vector<Tensor> trained(Way way, const std::shared_ptr<CommHook>& hook,
   const auto loop = [&] {
     for (int step = 0; step < 5 + (join ? 2 * get_rank() : 0); ++step) {
       optimizer.zero_grad();
-      pair.ddp.forward(input(step), way).backward();
+      pair.ddp.forward(segment_input(step), way).backward();
       optimizer.step();
     }
   };
@@ -286,11 +289,6 @@ std::vector<Tensor> trained(Way way, const std::shared_ptr<CommHook>& hook,
     EXPECT_TRUE(join->throw_on_early_termination);
   }
   return pair.ddp.parameters();
-}
-
-void expect_same_bits(const std::vector<Tensor>& ours, const std::vector<Tensor>& theirs, const std::string& where) {
-  ASSERT_EQ(ours.size(), theirs.size());
-  for (std::size_t i = 0; i < ours.size(); ++i) EXPECT_TRUE(torch::equal(ours[i], theirs[i])) << where << ' ' << i;
 }
 
 TEST_P(DdpCheckpointingMulti, HooksSeeTheSameBuckets) {
@@ -336,28 +334,28 @@ TEST_P(DdpCheckpointingMulti, GoesOnAfterAnExceptionOfTheUsers) {
       pair.model->zero_grad();
     };
     for (int step = 0; step < 3; ++step) {
-      Tensor loss = pair.ddp->forward(input(step), Way::kSegments);
+      Tensor loss = pair.ddp->forward(segment_input(step), Way::kSegments);
       pair.model->before_segment = [&](const std::string& name) {
         if (name == "middle") fail(name);  // while it is computed again
       };
       fails(loss);
       // Between two segments. The next pass has been computed already.
-      loss = pair.ddp->forward(input(step), Way::kSegments);
+      loss = pair.ddp->forward(segment_input(step), Way::kSegments);
       pair.model->on_tensor = [&](const Tensor& tensor) { tensor.register_hook(fail); };
-      fails(pair.model->forward(input(step), Way::kSegments));
+      fails(pair.model->forward(segment_input(step), Way::kSegments));
       loss.backward();
       pair.twin->zero_grad();
-      pair.twin->forward(input(step), Way::kNothing).backward();
+      pair.twin->forward(segment_input(step), Way::kNothing).backward();
       average_gradients(pair.twin);
       expect_same_gradients(*pair.model, *pair.twin, "backward after backward that threw");
-      pair.step(pair.loss(input(step), Way::kSegments), "afterwards");
+      pair.step(pair.loss(segment_input(step), Way::kSegments), "afterwards");
       pair.descend();
     }
   });
 }
 
-struct NormedImpl : torch::nn::Module {
-  NormedImpl() {
+struct SegmentedNormedImpl : torch::nn::Module {
+  SegmentedNormedImpl() {
     one = register_module("one", torch::nn::Linear(4, 6));
     norm_one = register_module("norm_one", torch::nn::BatchNorm1d(6));
     two = register_module("two", torch::nn::Linear(6, 5));
@@ -372,17 +370,17 @@ struct NormedImpl : torch::nn::Module {
   torch::nn::Linear one{nullptr}, two{nullptr};
   torch::nn::BatchNorm1d norm_one{nullptr}, norm_two{nullptr};
 };
-TORCH_MODULE(Normed);
+TORCH_MODULE(SegmentedNormed);
 
 // Running means change while a segment is computed again, which may be after rank 0's have been sent.
 TEST_P(DdpCheckpointingMulti, BuffersAreThoseOfRankZero) {
   run_processes(GetParam(), [](int) {
     const Rank rank;
     for (const bool with_head : {false, true}) {
-      Twins<Normed> twins([] { return Normed(); });
+      Twins<SegmentedNormed> twins([] { return SegmentedNormed(); });
       for (int step = 0; step < 3; ++step) {
         const Tensor x = random_input({8, 4}, step);
-        twins.step([&](Normed& net) { return net->forward(x, with_head); }, "batch normalisation");
+        twins.step([&](SegmentedNormed& net) { return net->forward(x, with_head); }, "batch normalisation");
         expect_equal_on_all_ranks(twins.model->buffers(), fmt::format("with head {}, buffer", with_head));
         if (get_rank() == 0) expect_same_bits(twins.model->buffers(), twins.twin->buffers(), "buffer of rank 0");
       }
@@ -411,7 +409,8 @@ TEST_P(DdpCheckpointingMulti, AWholePassInsideAnotherBackwardPassEndsThere) {
     pair.calls_wrapper_in_segments();
     int step = 0;
     const std::function<void()> take_step = [&] {
-      pair.step(pair.loss(input(step), step % 2 == 0 ? Way::kSegments : Way::kHead), fmt::format("step {}", step));
+      pair.step(pair.loss(segment_input(step), step % 2 == 0 ? Way::kSegments : Way::kHead),
+                fmt::format("step {}", step));
       pair.descend();
     };
     for (; step < 6; ++step) {
@@ -421,7 +420,7 @@ TEST_P(DdpCheckpointingMulti, AWholePassInsideAnotherBackwardPassEndsThere) {
       }
       {
         const auto guard = pair.ddp.no_sync();  // this pass has ended then, though it sends nothing
-        pair.ddp->forward(input(step), Way::kSegments).backward();
+        pair.ddp->forward(segment_input(step), Way::kSegments).backward();
       }
       TrainingInside::apply(torch::ones({1}, torch::requires_grad()), take_step).backward();
     }
@@ -434,9 +433,9 @@ TEST_P(DdpCheckpointingMulti, SixtyPassesInsideOneAnother) {
     const Rank rank;
     LayerTwins pair(/*shares=*/true);
     for (int step = 0; step < 3; ++step) {
-      const Tensor x = input(step);
+      const Tensor x = segment_input(step);
       pair.step(
-          [&](Layers& net) {
+          [&](SegmentedLayers& net) {
             if (net.ptr() != pair.model.ptr()) return net->forward(x, Way::kNothing);
             return net->deep(x, torch::autograd::MAX_DEPTH).square().mean();
           },
@@ -448,7 +447,7 @@ TEST_P(DdpCheckpointingMulti, SixtyPassesInsideOneAnother) {
                 pair.ddp.join([&] {
                   for (int step = 0; step <= number; ++step) {
                     pair.model->zero_grad();
-                    pair.ddp->deep(input(step), torch::autograd::MAX_DEPTH).sum().backward();
+                    pair.ddp->deep(segment_input(step), torch::autograd::MAX_DEPTH).sum().backward();
                   }
                 });
               }),
@@ -462,12 +461,12 @@ TEST(DdpCheckpointingErrorsMulti, NameTheParameters) {
     LayerTwins promised(/*shares=*/false, {.static_graph = true});
     const auto pass = [](LayerTwins& pair, Way way) {
       pair.model->zero_grad();
-      pair.ddp->forward(input(0), way).backward();
+      pair.ddp->forward(segment_input(0), way).backward();
     };
     pass(promised, Way::kSegments);
     pass(promised, Way::kNested);  // the same parameters
     promised.model->zero_grad();
-    expect_in(error_of([&] { promised.ddp->without_middle(input(0), /*checkpointed=*/true).backward(); }),
+    expect_in(error_of([&] { promised.ddp->without_middle(segment_input(0), /*checkpointed=*/true).backward(); }),
               {fmt::format("rank {}", number), "static_graph", "'four.bias' (used in the first pass, not now)"});
     // Twice in a pass, and once in the first one. An error in PyTorch too.
     LayerTwins sharing(/*shares=*/true);

@@ -89,10 +89,6 @@ struct Trained {
   int shadowed = 0;
 };
 
-void expect_same_bits(const std::vector<Tensor>& ours, const std::vector<Tensor>& theirs, const std::string& where) {
-  for (std::size_t i = 0; i < ours.size(); ++i) EXPECT_TRUE(torch::equal(ours[i], theirs[i])) << where << ' ' << i;
-}
-
 class JoinStepsMulti : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, JoinStepsMulti, testing::Values(1, 2, 3));
 

@@ -48,6 +48,13 @@ inline void expect_same_gradients(const torch::nn::Module& model, const torch::n
   }
 }
 
+inline void expect_same_bits(const std::vector<torch::Tensor>& ours, const std::vector<torch::Tensor>& theirs,
+                             const std::string& where) {
+  ASSERT_EQ(ours.size(), theirs.size());
+  for (std::size_t i = 0; i < ours.size(); ++i)
+    EXPECT_TRUE(torch::equal(ours[i], theirs[i])) << where << ", tensor " << i;
+}
+
 inline void expect_equal_on_all_ranks(const std::vector<torch::Tensor>& tensors, const std::string& what,
                                       const ProcessGroup& group = nullptr) {
   for (std::size_t i = 0; i < tensors.size(); ++i) {

@@ -1,4 +1,5 @@
 // ZeroRedundancyOptimizer. The judge is the plain optimizer on the same gradients: the same bits.
+// zero_redundancy_errors_test.cpp has its errors.
 #include "lockstep/nn/zero_redundancy_optimizer.h"
 
 #include <fmt/format.h>
@@ -10,6 +11,7 @@
 #include "lockstep/nn/fused_step.h"
 #include "nn/error_texts.h"
 #include "nn/sharded_optimizer/shard_plan.h"
+#include "nn/sharded_parameters.h"
 #include "nn/twins.h"
 #include "support/process_ranks.h"
 #include "support/scratch_folder.h"
@@ -18,7 +20,6 @@ namespace lockstep::test {
 namespace {
 
 using torch::Tensor;
-using Groups = std::vector<torch::optim::OptimizerParamGroup>;
 namespace optim = torch::optim;
 
 TEST(ShardPlan, GivesTheLargestToTheLeastLoaded) {
@@ -26,39 +27,6 @@ TEST(ShardPlan, GivesTheLargestToTheLeastLoaded) {
   EXPECT_EQ(nn_detail::assign_owners({5, 9, 5, 1, 5, 0}, load), (std::vector<int>{1, 0, 2, 2, 1, 2}));
   EXPECT_EQ(load, (std::vector<std::int64_t>{9, 10, 6}));
   EXPECT_EQ(nn_detail::assign_owners({2, 2}, load), (std::vector<int>{2, 2}));  // a group that is added later
-}
-
-// Parameters of every kind: several dtypes, sizes from 0, scalars, another order of elements.
-std::vector<Tensor> parameters() {
-  auto generator = at::detail::createCPUGenerator(3);
-  std::vector<Tensor> all;
-  for (const auto& shape :
-       std::vector<std::vector<std::int64_t>>{{30, 20}, {7}, {}, {0, 3}, {4, 3, 5, 5}, {64}, {11, 2}}) {
-    all.push_back(torch::randn(shape, generator));
-  }
-  all[1] = all[1].to(torch::kDouble);
-  all[4] = all[4].contiguous(torch::MemoryFormat::ChannelsLast);
-  all[5] = all[5].to(torch::kBFloat16);
-  for (Tensor& one : all) one.requires_grad_();
-  return all;
-}
-
-Groups groups_with(const std::vector<std::vector<Tensor>>& lists) {
-  Groups groups;
-  for (const std::vector<Tensor>& list : lists) groups.emplace_back(list);
-  return groups;
-}
-
-void set_gradients(const std::vector<Tensor>& parameters, int step) {
-  auto generator = at::detail::createCPUGenerator(100 + step);
-  for (const Tensor& parameter : parameters) {
-    parameter.mutable_grad() = torch::randn(parameter.sizes(), generator).to(parameter.scalar_type());
-  }
-}
-
-void expect_same_bits(const std::vector<Tensor>& ours, const std::vector<Tensor>& theirs, const std::string& where) {
-  for (std::size_t i = 0; i < ours.size(); ++i)
-    EXPECT_TRUE(torch::equal(ours[i], theirs[i])) << where << ", parameter " << i;
 }
 
 struct Kind {
@@ -100,8 +68,8 @@ TEST_P(ZeroRedundancyOptimizerMulti, TakesTheStepsOfThePlainOptimizer) {
     const Rank rank;
     for (const Kind& one : kinds()) {
       for (const double cap : {25.0, 1.0 / 1024, std::numeric_limits<double>::infinity()}) {  // also in blocks of 1 KiB
-        const std::vector<Tensor> mine = parameters();
-        const std::vector<Tensor> theirs = parameters();
+        const std::vector<Tensor> mine = parameters_of_every_kind();
+        const std::vector<Tensor> theirs = parameters_of_every_kind();
         const auto defaults = one.plain(groups_with({{}}));
         const auto ours = one.sharded(groups_of(mine, defaults.get()), {.bucket_cap_mb = cap});
         const auto plain = one.plain(groups_of(theirs, defaults.get()));
@@ -116,8 +84,8 @@ TEST_P(ZeroRedundancyOptimizerMulti, TakesTheStepsOfThePlainOptimizer) {
             ours->add_param_group(std::vector<Tensor>{mine[6]});
             plain->add_param_group(std::vector<Tensor>{theirs[6]});
           }
-          set_gradients(mine, step);
-          set_gradients(theirs, step);
+          set_random_gradients(mine, step);
+          set_random_gradients(theirs, step);
           ours->step();
           plain->step();
           expect_same_bits(mine, theirs, fmt::format("{}, cap {} MiB, step {}", one.name, cap, step));
@@ -135,7 +103,7 @@ TEST_P(ZeroRedundancyOptimizerMulti, TakesFusedSteps) {
     const Rank rank;
     for (const Kind& one : kinds()) {
       for (const bool closure : {false, true}) {
-        const std::vector<Tensor> all = parameters();
+        const std::vector<Tensor> all = parameters_of_every_kind();
         const std::vector<Tensor> mine{all[0], all[2], all[3], all[6]};  // floats in the order of their indices
         std::vector<Tensor> theirs;
         theirs.reserve(mine.size());
@@ -143,8 +111,8 @@ TEST_P(ZeroRedundancyOptimizerMulti, TakesFusedSteps) {
         const auto ours = one.sharded(groups_with({mine}), {.fused = true});
         const auto plain = one.plain(groups_with({theirs}));
         for (int step = 0; step < 4; ++step) {
-          set_gradients(mine, step);
-          set_gradients(theirs, step);
+          set_random_gradients(mine, step);
+          set_random_gradients(theirs, step);
           if (closure) {
             ours->step([] { return torch::zeros({}); });
             plain->step();
@@ -165,19 +133,12 @@ TEST_P(ZeroRedundancyOptimizerMulti, KeepsOnlyItsShareOfTheState) {
     std::vector<Tensor> all;
     for (int i = 0; i < 2 * get_world_size(); ++i) all.push_back(torch::zeros({1000}).requires_grad_());
     ZeroRedundancyOptimizer<optim::Adam> optimizer(all, optim::AdamOptions(0.01));
-    set_gradients(all, 0);
+    set_random_gradients(all, 0);
     optimizer.step();
     EXPECT_EQ(optimizer.state_bytes(), sizeof(float) * 2 * 2 * 1000) << "two of Adam's tensors for two parameters";
     EXPECT_EQ(optimizer.local_optimizer().param_groups()[0].params().size(), 2U);
     EXPECT_TRUE(optimizer.state().empty());
   });
-}
-
-void step_on(optim::Optimizer& optimizer, const std::vector<Tensor>& parameters, int from, int to) {
-  for (int step = from; step < to; ++step) {
-    set_gradients(parameters, step);
-    optimizer.step();
-  }
 }
 
 // Through files as torch::save writes them: sharded to plain, plain to sharded, sharded to sharded.
@@ -187,8 +148,8 @@ TEST_P(ZeroRedundancyOptimizerMulti, ExchangesItsStateWithThePlainOptimizer) {
     const Rank rank;
     const int saver = get_world_size() - 1;
     for (const Kind& one : kinds()) {
-      const std::vector<Tensor> a = parameters();
-      const std::vector<Tensor> b = parameters();
+      const std::vector<Tensor> a = parameters_of_every_kind();
+      const std::vector<Tensor> b = parameters_of_every_kind();
       const auto ours = one.sharded(groups_of(a), {});
       const auto plain = one.plain(groups_of(b));
       step_on(*ours, a, 0, 3);
@@ -234,8 +195,8 @@ TEST_P(ZeroRedundancyOptimizerMulti, LoadsAnOptimizerThatHasTakenNoStep) {
     const ScratchFolder folder;
     for (const bool from_file : {true, false}) {
       for (const Kind& one : kinds()) {
-        const std::vector<Tensor> a = parameters();
-        const std::vector<Tensor> b = parameters();
+        const std::vector<Tensor> a = parameters_of_every_kind();
+        const std::vector<Tensor> b = parameters_of_every_kind();
         const auto fresh = one.plain(groups_of(b));
         const auto ours = one.sharded(groups_of(a), {});
         step_on(*ours, a, 0, 3);
@@ -336,8 +297,8 @@ TEST(ZeroRedundancyOptimizerOwnMulti, TakesAnyOptimizerByAFunctionAndServesGroup
   run_processes(4, [](int) {
     const Rank rank;
     const ProcessGroup pair = new_subgroups(2);
-    const std::vector<Tensor> mine = parameters();
-    const std::vector<Tensor> theirs = parameters();
+    const std::vector<Tensor> mine = parameters_of_every_kind();
+    const std::vector<Tensor> theirs = parameters_of_every_kind();
     ShardedOptimizer ours(groups_with({mine}), std::make_unique<optim::SGDOptions>(0.1),
                           [](const Groups& groups) { return std::make_unique<SignOptimizer>(groups, 0.5); },
                           {.process_group = pair});
@@ -383,8 +344,8 @@ TEST_P(ZeroRedundancyOptimizerMulti, SendsKernelsByValueWhateverTheirLayout) {
     // Channels-last on no rank, on all, on rank 0 alone, on all but rank 0.
     const std::vector<bool> cases{false, true, rank == 0, rank != 0};
     for (std::size_t i = 0; i < cases.size(); ++i) {
-      const std::vector<Tensor> mine = parameters();
-      const std::vector<Tensor> theirs = parameters();
+      const std::vector<Tensor> mine = parameters_of_every_kind();
+      const std::vector<Tensor> theirs = parameters_of_every_kind();
       // Or in blocks of 104 bytes.
       ZeroRedundancyOptimizer<optim::SGD> ours(mine, optim::SGDOptions(0.1), {.bucket_cap_mb = i % 2 == 0 ? 25 : 1e-4});
       optim::SGD plain(theirs, optim::SGDOptions(0.1));
@@ -409,7 +370,7 @@ TEST_P(ZeroRedundancyOptimizerMulti, SendsKernelsByValueWhateverTheirLayout) {
 TEST(ZeroRedundancyOptimizerOwnMulti, KnowsReplacedParametersFromThoseBefore) {
   run_processes(3, [](int rank) {
     const Rank world;
-    std::vector<Tensor> all = parameters();
+    std::vector<Tensor> all = parameters_of_every_kind();
     std::vector<Tensor> kept;  // on one rank only
     ZeroRedundancyOptimizer<optim::SGD> optimizer(all, optim::SGDOptions(0.1).momentum(0.9));
     for (int step = 0; step < 12; ++step) {
@@ -419,115 +380,6 @@ TEST(ZeroRedundancyOptimizerOwnMulti, KnowsReplacedParametersFromThoseBefore) {
       step_on(optimizer, all, step, step + 1);
       expect_equal_on_all_ranks({torch::tensor(optimizer.owner_of(all[0])), all[0]}, fmt::format("step {}", step));
     }
-  });
-}
-
-// Adam takes no sparse gradients, which only the owner of the parameter notices. The group goes on working.
-TEST(ZeroRedundancyOptimizerErrorsMulti, AStepThatOneRankCannotTakeIsAnErrorOfAll) {
-  run_processes(3, [](int rank) {
-    const Rank world;
-    const std::vector<Tensor> all = parameters();
-    ZeroRedundancyOptimizer<optim::Adam> optimizer(all, optim::AdamOptions(0.1));
-    const int owner = optimizer.owner_of(all[0]);
-    for (const bool with_closure : {false, true}) {
-      set_gradients(all, 0);
-      all[0].mutable_grad() = torch::ones(all[0].sizes()).to_sparse();
-      const ShardedOptimizer::LossClosure closure = [] { return torch::zeros({}); };
-      const std::string error =
-          error_of([&] { optimizer.step(with_closure ? closure : ShardedOptimizer::LossClosure()); });
-      expect_in(error, {"sparse gradients"});
-      if (rank != owner) expect_in(error, {fmt::format("rank(s) {} could not take part", owner), "sharded optimizer"});
-    }
-    step_on(optimizer, all, 1, 2);
-    expect_equal_on_all_ranks(all, "parameter");
-  });
-}
-
-// What one rank alone freezes or adds. The next step of ranks that are alike again succeeds.
-TEST(ZeroRedundancyOptimizerErrorsMulti, RanksWithDifferentParametersAreAnErrorUntilTheyAreAlike) {
-  run_processes(2, [](int rank) {
-    const Rank world;
-    const auto made = [](torch::IntArrayRef shape) { return torch::zeros(shape).requires_grad_(); };
-    const std::vector<Tensor> all{made({8, 3}), made({5, 4}), made({7, 6})};
-    ZeroRedundancyOptimizer<optim::SGD> optimizer(all, optim::SGDOptions(0.1));
-    for (const int frozen : {1, 0}) {  // as many dimensions on both ranks
-      step_on(optimizer, all, 0, 1);
-      set_gradients(all, 1);
-      const Tensor& mine = all[rank == 0 ? frozen : 1 - frozen];
-      mine.mutable_grad().reset();
-      mine.requires_grad_(false);
-      expect_in(error_of([&] { optimizer.step(); }), {"disagree"});
-      mine.requires_grad_(true);
-      step_on(optimizer, all, 2, 3);
-      expect_equal_on_all_ranks(all, "parameter");
-    }
-    // One dimension in all: a message of the new group must not be taken for one of the old.
-    ZeroRedundancyOptimizer<optim::SGD> small(std::vector<Tensor>{made({64})}, optim::SGDOptions(0.1));
-    if (rank == 0) small.add_param_group(std::vector<Tensor>{made({4, 4})});
-    set_gradients(small.param_groups()[0].params(), 0);
-    expect_in(error_of([&] { small.step(); }), {"disagree"});
-  });
-}
-
-// On one rank alone the others wait for it, as in any program that goes on after an exception.
-TEST(ZeroRedundancyOptimizerErrorsMulti, WhatAClosureThrowsIsTheProgramsOwn) {
-  run_processes(2, [](int) {
-    const Rank world;
-    const std::vector<Tensor> all = parameters();
-    ZeroRedundancyOptimizer<optim::SGD> optimizer(all, optim::SGDOptions(0.1));
-    EXPECT_THROW(optimizer.step([]() -> Tensor { throw std::runtime_error("the program's own"); }), std::runtime_error);
-    step_on(optimizer, all, 0, 1);
-    expect_equal_on_all_ranks(all, "parameter");
-  });
-}
-
-TEST(ZeroRedundancyOptimizerErrorsMulti, SaysWhatCannotBeSharded) {
-  run_processes(2, [](int rank) {
-    const Rank world;
-    const std::vector<Tensor> all = parameters();
-    const auto error = [](const std::vector<Tensor>& list) {
-      return error_of([&] { ZeroRedundancyOptimizer<optim::SGD>(list, optim::SGDOptions(0.1)); });
-    };
-    expect_in(error_of([&] { ZeroRedundancyOptimizer<optim::LBFGS>(all, optim::LBFGSOptions(1)); }),
-              {"LBFGS cannot be sharded", "all parameters at once"});
-    expect_in(error({}), {"expected parameters, got none"});
-    expect_in(error({all[0], all[1], all[0]}),
-              {"parameter 2 of group 0", "twice", "DistributedDataParallel::parameters()"});
-    // What one rank alone gets wrong is an error of all of them.
-    const auto expect_refused_by_0 = [&](const std::string& text, const std::string& why) {
-      expect_in(text, {why});
-      if (rank == 1) expect_in(text, {"rank 1: ZeroRedundancyOptimizer needs", "rank(s) 0 cannot take part"});
-    };
-    expect_refused_by_0(error({all[0], all[1], all[rank == 0 ? 0 : 2]}), "parameter 2 of group 0 is there twice");
-    expect_refused_by_0(error(rank == 0 ? std::vector<Tensor>() : all), "expected parameters, got none");
-    expect_refused_by_0(error(rank == 0 ? std::vector<Tensor>{all[0] * 2} : all), "non-leaf");
-    expect_refused_by_0(error_of([&] {
-                          ZeroRedundancyOptimizer<optim::SGD>(all, optim::SGDOptions(0.1),
-                                                              {.bucket_cap_mb = rank == 0 ? -1.0 : 25.0});
-                        }),
-                        "bucket_cap_mb must be positive, got -1");
-    expect_refused_by_0(
-        error_of([&] { ZeroRedundancyOptimizer<optim::SGD>(all, optim::SGDOptions(rank == 0 ? -1.0 : 0.1)); }),
-        "Invalid learning rate");
-    expect_in(error_of([&] {
-                if (rank == 0) ZeroRedundancyOptimizer<optim::SGD>(all, optim::SGDOptions(0.1));
-                if (rank == 1) ZeroRedundancyOptimizer<optim::Adam>(all, optim::AdamOptions(0.1));
-              }),
-              {"SGD on backend lockstep on rank(s) 0", "Adam on backend lockstep on rank(s) 1"});
-    expect_in(error_of([&] {
-                ZeroRedundancyOptimizer<optim::SGD>(all, optim::SGDOptions(0.1),
-                                                    {.bucket_cap_mb = rank == 0 ? 1.0 : 25.0});
-              }),
-              {"option bucket_cap_mb: 1 on rank(s) 0", "option bucket_cap_mb: 25 on rank(s) 1"});
-    expect_in(error({all[0], all[rank == 0 ? 1 : 2]}),
-              {"the same parameters", "group 0, parameter 1: Double [7] on rank(s) 0",
-               "group 0, parameter 1: Float [] on rank(s) 1"});
-    expect_in(error_of([&] { ZeroRedundancyOptimizer<optim::SGD>(all, optim::SGDOptions(0.1), {.bucket_cap_mb = 0}); }),
-              {"bucket_cap_mb must be positive, got 0"});
-    ZeroRedundancyOptimizer<optim::SGD> optimizer(all, optim::SGDOptions(0.1));
-    expect_in(error_of([&] { optimizer.load_consolidated(optim::SGD(groups_with({{all[0]}}), 0.1)); }),
-              {"expected 7 parameters", "got 1"});
-    expect_in(error_of([&] { optimizer.owner_of(torch::ones({1})); }), {"none of the parameters"});
   });
 }
 
