@@ -3,17 +3,24 @@
 
 #include <torch/types.h>
 
+#include <cstddef>
+
 namespace lockstep::nn_detail {
 
-// Whether equal bytes in both mean equal elements: compares dtype, sizes, lazy conjugation and negation, and strides
-// (except those of dimensions of size 1).
+// Whether these strides put the elements of a tensor in the same places. Those of dimensions of size 1 do not matter.
+inline bool same_strides(torch::IntArrayRef sizes, torch::IntArrayRef a, torch::IntArrayRef b) {
+  for (std::size_t dim = 0; dim < sizes.size(); ++dim) {
+    if (sizes[dim] > 1 && a[dim] != b[dim]) return false;
+  }
+  return true;
+}
+
+// Whether equal bytes in both mean equal elements: compares dtype, sizes, lazy conjugation and negation, and
+// strides.
 inline bool same_layout(const torch::Tensor& a, const torch::Tensor& b) {
   if (a.scalar_type() != b.scalar_type() || a.sizes() != b.sizes()) return false;
   if (a.is_conj() != b.is_conj() || a.is_neg() != b.is_neg()) return false;
-  for (std::int64_t i = 0; i < a.dim(); ++i) {
-    if (a.size(i) > 1 && a.stride(i) != b.stride(i)) return false;
-  }
-  return true;
+  return same_strides(a.sizes(), a.strides(), b.strides());
 }
 
 inline bool same_memory(const torch::Tensor& a, const torch::Tensor& b) {

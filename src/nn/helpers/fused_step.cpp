@@ -16,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "nn/same_memory.h"
+
 namespace lockstep {
 namespace {
 
@@ -32,11 +34,7 @@ bool can_be_fused(const Tensor& parameter) {
 
 // Where one element is, there is the other's: the kernels know numbers of elements, but no strides.
 bool same_order(const Tensor& a, const Tensor& b) {
-  if (a.sizes() != b.sizes()) return false;
-  for (std::int64_t dim = 0; dim < a.dim(); ++dim) {
-    if (a.size(dim) > 1 && a.stride(dim) != b.stride(dim)) return false;
-  }
-  return true;
+  return a.sizes() == b.sizes() && nn_detail::same_strides(a.sizes(), a.strides(), b.strides());
 }
 
 bool alike(const Tensor& parameter, const Tensor& other) {
