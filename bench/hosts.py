@@ -140,6 +140,7 @@ def measure_link(net: Network, tools: Tools, outcome: Outcome) -> None:
 def measure(tools: Tools) -> Outcome:
     outcome = Outcome()
     with network(MACHINES) as net:
+        outcome.notes.append(f"hosts: TCP with {net.congestion_control} for all")
         contenders = {
             **{f"C++ {memory}": lambda memory=memory: ours(net, tools, memory, SIZES) for memory in MEMORIES},
             **{f"Python {memory}": lambda memory=memory: from_python(net, tools, "lockstep", memory) for memory in MEMORIES},

@@ -67,6 +67,15 @@ Finding check_way_out(const std::string& root, const std::map<std::string, std::
             fmt::format("{} has the default route; ranks use the interface that routes to the master", name));
 }
 
+// No warning: between distant machines bbr is the better one.
+Finding check_congestion_control(const std::string& root) {
+  const std::string name = first_line(root + "/proc/sys/net/ipv4/tcp_congestion_control");
+  if (name.empty()) return ok("tcp", "the congestion control is not known");
+  std::string text = fmt::format("congestion control: {}", name);
+  if (name == "bbr") text += "; in virtual machines of one network cubic can be faster (docs/several_machines.md)";
+  return ok("tcp", text);
+}
+
 // Whether a program may listen there; 0: any port.
 bool is_free(std::uint16_t port) {
   const Fd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -90,6 +99,7 @@ Findings check_network(const std::string& root) {
     findings.push_back(ok(name, text));
   }
   findings.push_back(check_way_out(root, all));
+  findings.push_back(check_congestion_control(root));
   if (!is_free(0)) {
     findings.push_back(problem("ports", fmt::format("no port can be had on 127.0.0.1: {}", std::strerror(errno)),
                                "bring the loopback interface up (ip link set lo up)"));

@@ -34,6 +34,7 @@ TEST(Doctor, TightMachinesGetAdvice) {
   root.write("sys/fs/cgroup/job/memory.max", "536870912\n");
   root.write("proc/loadavg", "99.0 1 1 1/1 1\n");
   root.write("proc/sys/vm/memfd_noexec", "2\n");
+  root.write("proc/sys/net/ipv4/tcp_congestion_control", "bbr\n");
   root.write("sys/bus/pci/devices/0000:01:00.0/vendor", "0x10de\n");
   root.write("sys/bus/pci/devices/0000:01:00.0/class", "0x030200\n");
   const Findings memory = check_memory(path);
@@ -45,6 +46,7 @@ TEST(Doctor, TightMachinesGetAdvice) {
   EXPECT_NE(find(processor, "cores").text.find("the control group pays for 0.5"), std::string::npos);
   EXPECT_EQ(find(processor, "load").level, Level::kWarning);
   EXPECT_EQ(find(check_limits(path), "memfd").level, Level::kProblem);
+  EXPECT_NE(find(check_network(path), "tcp").text.find("cubic can be faster"), std::string::npos);
   const Findings gpus = check_gpus(path);
   EXPECT_TRUE(gpus.front().level == Level::kProblem || gpus.front().topic == "driver") << gpus.front().text;
   EXPECT_EQ(check_libtorch(path, "2.15.0").front().level, Level::kWarning);

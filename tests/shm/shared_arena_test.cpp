@@ -100,6 +100,18 @@ TEST(SharedArena, ReturnsAllThatIsRetainedWhenAsked) {
   }
 }
 
+TEST(SharedArena, MakesPagesAgainThatWentBackToTheSystem) {
+  const auto arena = make_arena(64 * kMiB, 4 * kMiB);
+  for (int round = 0; round < 2; ++round) {
+    std::byte* const kept = arena->allocate(4 * kMiB).value();
+    std::byte* const returned = arena->allocate(8 * kMiB).value();
+    EXPECT_GE(resident(*arena), 12 * kMiB) << "made at once, though nothing has touched them";
+    arena->deallocate(kept);
+    arena->deallocate(returned);
+    EXPECT_LE(resident(*arena), 5 * kMiB);
+  }
+}
+
 TEST(SharedArena, ReturningPagesSparesNeighboursOnTheSamePage) {
   const auto arena = make_arena(kMiB, 0);
   std::byte* before = filled(*arena, 64);

@@ -23,6 +23,7 @@
 namespace lockstep::comm {
 
 class RangeAllocator;
+class RangeSet;
 
 struct SharedArenaOptions {
   // How many bytes may be allocated together at any moment; 0: all memory of the machine or the container. An
@@ -87,7 +88,8 @@ class SharedArena {
   Status grow(std::size_t bytes) LOCKSTEP_REQUIRES(mutex_);
   Status add_segment(std::size_t bytes) LOCKSTEP_REQUIRES(mutex_);
   Status exhausted(std::size_t bytes) const LOCKSTEP_REQUIRES(mutex_);
-  void release_pages(std::size_t offset, std::size_t bytes);
+  void make_pages_of(std::size_t offset, std::size_t bytes) LOCKSTEP_EXCLUDES(mutex_);
+  void release_pages(std::size_t offset, std::size_t bytes) LOCKSTEP_REQUIRES(mutex_);
   Status make_private(std::size_t begin, std::size_t end) const;
   bool map_private(std::size_t begin, std::size_t end) const;
   static void make_all_private(void* arena);  // in a fork
@@ -111,6 +113,8 @@ class SharedArena {
   Segments segments_;
   mutable Mutex mutex_;
   const std::unique_ptr<RangeAllocator> ranges_ LOCKSTEP_PT_GUARDED_BY(mutex_);
+  // Offsets whose pages exist: an allocation there need not make them again.
+  const std::unique_ptr<RangeSet> made_ LOCKSTEP_PT_GUARDED_BY(mutex_);
   std::size_t retained_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
   std::atomic<const Withdrawn*> withdrawn_{nullptr};  // the last
   std::optional<ForkHandler> fork_handler_;
