@@ -1,9 +1,14 @@
 // What every transport promises of connections, of sleep and of its end, run by the fake one and by UCX.
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
 
 #include <atomic>
 #include <list>
 #include <optional>
+#include <set>
+#include <string>
 #include <thread>
 
 #include "net/networks.h"
@@ -35,6 +40,27 @@ TEST_P(Connections, AreMadeWhenSomethingPasses) {
   EXPECT_TRUE(at(1)->is_connected(0));
   EXPECT_FALSE(at(0)->is_connected(2));
   for (const int peer : {1, 2, 99}) EXPECT_FALSE(at(0)->is_lost(peer)) << peer;
+}
+
+// UCX up to 1.16 ignores settings of TCP under their full names, without a word.
+TEST_P(Connections, AreWatchedByTheKernelEverySecond) {
+  if (std::string(GetParam().name) != "Ucx") GTEST_SKIP() << "it has no sockets";
+  const std::set<int> before = test::Leftovers::now().descriptors;
+  connect(0, 1);
+  const auto option = [](int socket, int level, int name) {
+    int value = -1;
+    socklen_t size = sizeof value;
+    return getsockopt(socket, level, name, &value, &size) == 0 ? value : -1;
+  };
+  int watched = 0;
+  for (const int socket : test::Leftovers::now().descriptors) {
+    if (before.contains(socket) || option(socket, SOL_SOCKET, SO_KEEPALIVE) != 1) continue;
+    ++watched;
+    EXPECT_LE(option(socket, IPPROTO_TCP, TCP_KEEPIDLE), 2);
+    EXPECT_EQ(option(socket, IPPROTO_TCP, TCP_KEEPINTVL), 1);
+    EXPECT_EQ(option(socket, IPPROTO_TCP, TCP_KEEPCNT), 3);
+  }
+  EXPECT_GT(watched, 0);
 }
 
 TEST_P(Connections, ToAPeerThatNobodyHasIntroducedFailAtOnce) {

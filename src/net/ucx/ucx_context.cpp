@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,8 @@ namespace {
 struct Setting {
   const char* name;
   std::string value;
+  // Of TCP alone: UCX up to 1.16 takes it without "TCP_" only. Other transports have nothing of that name.
+  bool has_short_name = false;
 };
 
 std::vector<Setting> settings(const NetworkInterface& interface) {
@@ -27,20 +30,41 @@ std::vector<Setting> settings(const NetworkInterface& interface) {
       // Measured through TCP: eager messages in large segments move twice as many bytes per second as a rendezvous, and
       // eight times as many as segments of the default 8 KiB.
       {"RNDV_THRESH", "inf"},
-      {"TCP_TX_SEG_SIZE", "256k"},
-      {"TCP_RX_SEG_SIZE", "256k"},
+      {"TCP_TX_SEG_SIZE", "256k", true},
+      {"TCP_RX_SEG_SIZE", "256k", true},
       {"TCP_TX_BUFS_GROW", "2"},
       {"TCP_RX_BUFS_GROW", "2"},
       // If a machine disappears while nothing is under way, this is noticed within about 5 s.
-      {"TCP_KEEPIDLE", "2s"},
-      {"TCP_KEEPINTVL", "1s"},
-      {"TCP_KEEPCNT", "3"},
-      {"TCP_AF_PRIO", interface.is_ipv6 ? "inet6,inet" : "inet,inet6"},
+      {"TCP_KEEPIDLE", "2s", true},
+      {"TCP_KEEPINTVL", "1s", true},
+      {"TCP_KEEPCNT", "3", true},
+      {"TCP_AF_PRIO", interface.is_ipv6 ? "inet6,inet" : "inet,inet6", true},
       {"WARN_UNUSED_ENV_VARS", "n"},
       {"LOG_LEVEL", "error"},
   };
   if (!interface.name.empty()) result.push_back({"NET_DEVICES", interface.name});
   return result;
+}
+
+// Not from Environment: UCX takes a variable without a value as set.
+bool is_set(const std::string& name) {
+  return std::getenv(("UCX_" + name).c_str()) != nullptr;
+}
+
+// UCX wants segments that are received to be at least as large as those that are sent. So who sets one of the sizes has
+// UCX's default of the other.
+bool is_users(const Setting& setting) {
+  const bool is_size = std::string_view(setting.name).ends_with("_SEG_SIZE");
+  return is_set(setting.name) || (is_size && (is_set("TCP_TX_SEG_SIZE") || is_set("TCP_RX_SEG_SIZE")));
+}
+
+void apply(const UcxLibrary& ucx, ucp_config_t* config, const Setting& setting) {
+  constexpr std::string_view kPrefix = "TCP_";
+  // A setting that this version of UCX does not know is not needed there.
+  (void)ucx.ucp_config_modify(config, setting.name, setting.value.c_str());
+  if (setting.has_short_name) {
+    (void)ucx.ucp_config_modify(config, setting.name + kPrefix.size(), setting.value.c_str());
+  }
 }
 
 // The contexts by the interface's name, and whether it is for IPv6.
@@ -67,10 +91,7 @@ Result<std::shared_ptr<UcxContext>> UcxContext::make(const UcxLibrary& ucx, cons
   if (const ucs_status_t status = ucx.ucp_config_read(nullptr, nullptr, &config); status != UCS_OK)
     return Status(ErrorCode::kUnavailable, fmt::format("UCX cannot read its settings: {}", ucx.text_of(status)));
   for (const Setting& setting : settings(interface)) {
-    // Not from Environment: UCX takes a variable without a value as set.
-    if (std::getenv((std::string("UCX_") + setting.name).c_str()) != nullptr) continue;
-    // A setting that this version of UCX does not know is not needed there.
-    (void)ucx.ucp_config_modify(config, setting.name, setting.value.c_str());
+    if (!is_users(setting)) apply(ucx, config, setting);
   }
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
