@@ -95,14 +95,21 @@ TEST_P(OperationsMulti, ManyTicketsAndStreamPiecesWithTails) {
   });
 }
 
-TEST(ReductionsMulti, EveryTypeAndReduction) {
-  test::run_threads(3, [](Communicator& group) {
+// Ranks of one machine, and a machine with one rank beside others of its kind, and beside one with more.
+class ReductionsOnMachinesMulti : public testing::TestWithParam<std::vector<int>> {};
+INSTANTIATE_TEST_SUITE_P(Shapes, ReductionsOnMachinesMulti,
+                         testing::Values(std::vector{0, 0, 0}, std::vector{0, 1}, std::vector{0, 1, 2},
+                                         std::vector{0, 1, 1}));
+
+TEST_P(ReductionsOnMachinesMulti, EveryTypeAndReduction) {
+  test::run_machines(GetParam(), [](Communicator& group) {
     for (int type = 0; type < kNumDataTypes; ++type) {
       for (int op = 0; op < kNumReduceOps; ++op) {
         Spec spec;
         spec.kind = Kind::kAllReduce;
         spec.type = static_cast<DataType>(type);
         spec.op = static_cast<ReduceOp>(op);
+        if (GetParam().back() != 0) spec.machine_of = GetParam();
         if (!is_supported(spec.type, spec.op)) continue;
         for (const std::size_t count : {1, 500, 20'000}) {
           spec.count = count;
@@ -110,6 +117,13 @@ TEST(ReductionsMulti, EveryTypeAndReduction) {
           ASSERT_NO_FATAL_FAILURE(make_call(group, spec, Style{Place::kPrivate, Place::kPrivate, true, true}));
         }
       }
+    }
+    Spec chunks;  // several, the last one with a tail
+    chunks.kind = Kind::kAllReduce;
+    chunks.count = 400'003;
+    if (GetParam().back() != 0) chunks.machine_of = GetParam();
+    for (const bool in_place : {false, true}) {
+      ASSERT_NO_FATAL_FAILURE(make_call(group, chunks, Style{Place::kArena, Place::kPrivate, in_place, false}));
     }
   });
 }

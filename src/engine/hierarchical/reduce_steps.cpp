@@ -12,7 +12,7 @@ namespace lockstep::comm {
 namespace {
 
 // Bytes of a chunk for each rail. Data that is reduced, sent, received and reduced again should stay in cache.
-constexpr std::size_t kRailBytes = std::size_t{256} << 10;
+constexpr std::size_t kRailBytes = std::size_t{512} << 10;
 // Up to this size an exchange in one hop is faster with more than two machines too, though it sends more bytes.
 constexpr std::size_t kOneHopBytes = std::size_t{16} << 10;
 
@@ -38,6 +38,8 @@ class ReduceStep final : public Step {
     has_root_ = request.kind != Kind::kAllReduce;
     root_machine_ = has_root_ ? topology.machine_of(request.root) : -1;
     one_hop_ = topology.machines() == 2 || chunk.size() * element_ <= kOneHopBytes;
+    alone_ =
+        request.kind == Kind::kAllReduce && request.op != ReduceOp::kPremulSum && context.local_ranks().size() == 1;
     if (is_on_rail()) slice_ = slice(context.index());
   }
 
@@ -61,6 +63,9 @@ class ReduceStep final : public Step {
   int peer(int machine) const { return context_.topology.rank_at(machine, context_.index()); }
   std::size_t bytes(Range range) const { return range.size() * element_; }
   std::byte* staged(Range range) const { return staging_.data() + (range.begin - slice_.begin) * element_; }
+  // What this machine adds to the sum, and where the sum of all machines goes.
+  const std::byte* addend_at(Range range) const { return alone_ ? input_at(range) : staged(range); }
+  std::byte* sum_at(Range range) const { return alone_ ? output_at(range) : staged(range); }
   const std::byte* input_at(Range range) const {
     return static_cast<const std::byte*>(request_.input.data) + range.begin * element_;
   }
@@ -90,6 +95,7 @@ class ReduceStep final : public Step {
   std::size_t element_;
   bool has_root_;
   int root_machine_;
+  bool alone_;    // on its machine, in an all-reduce: nothing is staged, sums go from the input straight to the output
   bool one_hop_;  // machines exchange whole slices, instead of parts and then results
   Range slice_;
   Phase phase_ = Phase::kStart;
@@ -118,7 +124,7 @@ Request ReduceStep::reduce_scatter_request() {
 Result<Request> ReduceStep::before() {
   if (slice_.size() > 0) {
     const std::size_t others = context_.topology.machines() - 1;
-    const bool needs_slice = reduces() || !on_root_machine();
+    const bool needs_slice = !alone_ && (reduces() || !on_root_machine());
     if (needs_slice) LOCKSTEP_RETURN_IF_ERROR(staging_.allocate(context_.arena, bytes(slice_)));
     if (reduces()) {
       const std::size_t each = bytes(one_hop_ ? slice_ : part(context_.machine()));
@@ -129,6 +135,7 @@ Result<Request> ReduceStep::before() {
     }
     result_ = staging_.data();
   }
+  if (alone_) return Request();
   if (reduces()) return reduce_scatter_request();
   if (!on_root_machine()) return Request();
   return make_request(Broadcast{shared_at(chunk_), bytes(chunk_), context_.topology.index_of(request_.root)},
@@ -146,13 +153,14 @@ bool ReduceStep::exchange() {
     }
   }
   if (phase_ == Phase::kScatter) {
-    if (!messages_.received()) return false;
+    // The sum may overwrite an input that is being sent.
+    if (!(alone_ && one_hop_ ? messages_.done() : messages_.received())) return false;
     const bool owns = !has_root_ || !one_hop_ || on_root_machine();
     if (reduces() && owns && !combined_) {
       combined_ = true;
       const Range mine = one_hop_ ? slice_ : part(context_.machine());
       if (one_hop_) result_ = result_place();
-      combine(mine, one_hop_ ? result_ : staged(mine));
+      combine(mine, one_hop_ ? result_ : sum_at(mine));
     }
     if (!messages_.done()) return false;  // parts that are being sent are overwritten next
     phase_ = Phase::kGather;
@@ -183,7 +191,7 @@ void ReduceStep::start_reduction() {
   each_other([&](int machine) {
     const bool to = !one_hop_ || !has_root_ || machine == root_machine_;
     const Range theirs = one_hop_ ? slice_ : part(machine);
-    if (to) messages_.send(peer(machine), kToOwner, staged(theirs), bytes(theirs));
+    if (to) messages_.send(peer(machine), kToOwner, addend_at(theirs), bytes(theirs));
   });
 }
 
@@ -202,6 +210,7 @@ void ReduceStep::start_broadcast() {
 // The place of the result of a reduction in one hop. It cannot be the slice that is still being sent. It is the output,
 // if the other ranks of this machine can fetch it from there; else the place where another machine's slice arrived.
 std::byte* ReduceStep::result_place() const {
+  if (alone_) return output_at(slice_);
   const bool visible = request_.kind == Kind::kAllReduce && context_.arena->contains(output_at(slice_), bytes(slice_));
   return visible ? output_at(slice_) : arrivals_.data();
 }
@@ -210,7 +219,7 @@ void ReduceStep::combine(Range range, std::byte* result) {
   std::vector<const std::byte*> inputs;
   inputs.reserve(context_.topology.machines());
   for (int machine = 0; machine < context_.topology.machines(); ++machine)
-    inputs.push_back(machine == context_.machine() ? staged(range) : arrived_at_[machine]);
+    inputs.push_back(machine == context_.machine() ? addend_at(range) : arrived_at_[machine]);
   const ReduceOp op = request_.op == ReduceOp::kPremulSum ? ReduceOp::kSum : request_.op;
   reduce({request_.type, op, 1.0, static_cast<std::size_t>(context_.size())}, inputs, std::span(&result, 1),
          range.size());
@@ -221,8 +230,8 @@ void ReduceStep::spread() {
   each_other([&](int machine) {
     const Range theirs = part(machine);
     if (reduces()) {
-      if (!has_root_ || machine == root_machine_) messages_.send(peer(machine), kFromOwner, staged(mine), bytes(mine));
-      if (!has_root_ || on_root_machine()) messages_.receive(peer(machine), kFromOwner, staged(theirs), bytes(theirs));
+      if (!has_root_ || machine == root_machine_) messages_.send(peer(machine), kFromOwner, sum_at(mine), bytes(mine));
+      if (!has_root_ || on_root_machine()) messages_.receive(peer(machine), kFromOwner, sum_at(theirs), bytes(theirs));
     } else if (!on_root_machine()) {
       if (machine != root_machine_) messages_.send(peer(machine), kFromOwner, staged(mine), bytes(mine));
       messages_.receive(peer(machine), kFromOwner, staged(theirs), bytes(theirs));
@@ -233,7 +242,7 @@ void ReduceStep::spread() {
 Result<Request> ReduceStep::after() {
   const bool wanted = request_.kind == Kind::kAllReduce || (request_.kind == Kind::kReduce && on_root_machine()) ||
                       (request_.kind == Kind::kBroadcast && !on_root_machine());
-  if (!wanted) return make_request(Barrier{});
+  if (!wanted || alone_) return make_request(Barrier{});
   std::vector<Piece> outputs;
   const bool mine = request_.kind != Kind::kReduce || context_.rank == request_.root;
   const int locals = static_cast<int>(context_.local_ranks().size());
