@@ -70,20 +70,24 @@ OPEN_MPI = {
     "coll sm": Way("collectives in shared memory", {"OMPI_MCA_coll_sm_priority": "100"}, collective=True),
 }
 # Over machines: some of the above, and by levels.
-# There are more ranks than cores, but each machine's part of the job does not see that: a rank that only spins keeps the
-# core from the rank that it waits for.
+# Where there are more ranks than cores, each machine's part of the job does not see that: a rank that only spins keeps
+# the core from the rank that it waits for.
 MPI_YIELDS = {"OMPI_MCA_mpi_yield_when_idle": "1"}
 OVER_UCX = {"OMPI_MCA_pml": "ucx", "OMPI_MCA_pml_ucx_tls": "any", "OMPI_MCA_pml_ucx_devices": "any",
             "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}  # its shared memory would take namespaces for one machine
+OVER_TCP = {
+    **{name: OPEN_MPI[name] for name in ("default", "ring", "rabenseifner", "recursive doubling", "segmented ring")},
+    "UCX": Way("the library that ours has, over TCP as well", OVER_UCX),
+    "UCX, segmented ring": Way("both", {**OPEN_MPI["segmented ring"].environment, **OVER_UCX}),
+}
+# Ranks that share cores, and ranks that have one each.
 HOST_WAYS = {
     "default": OPEN_MPI["default"],
-    **{f"{name}, yield": Way(OPEN_MPI[name].reason, {**OPEN_MPI[name].environment, **MPI_YIELDS})
-       for name in ("default", "ring", "rabenseifner", "recursive doubling", "segmented ring")},
+    **{f"{name}, yield": Way(way.reason, {**way.environment, **MPI_YIELDS}) for name, way in OVER_TCP.items()},
     "coll han, yield": Way("sums within a machine first, so fewer bytes are on the wire",
                            {"OMPI_MCA_coll_han_priority": "100", **MPI_YIELDS}),
-    "UCX, yield": Way("the library that ours has, over TCP as well", {**OVER_UCX, **MPI_YIELDS}),
-    "UCX, segmented ring, yield": Way("both", {**OPEN_MPI["segmented ring"].environment, **OVER_UCX, **MPI_YIELDS}),
 }
+ALONE_WAYS = {**OVER_TCP, "default, yield": HOST_WAYS["default, yield"]}
 # Settings that can be combined, which a bench searches one after another (settings.py). Of peers/ddp_step.py and
 # peers/train.py.
 PINNED = {"pinned": Way("a core for each rank, as all have it"),
