@@ -44,7 +44,6 @@ TEST_P(Connections, AreMadeWhenSomethingPasses) {
 
 // UCX up to 1.16 ignores settings of TCP under their full names, without a word.
 TEST_P(Connections, AreWatchedByTheKernelEverySecond) {
-  if (std::string(GetParam().name) != "Ucx") GTEST_SKIP() << "it has no sockets";
   const std::set<int> before = test::Leftovers::now().descriptors;
   connect(0, 1);
   const auto option = [](int socket, int level, int name) {
@@ -60,7 +59,8 @@ TEST_P(Connections, AreWatchedByTheKernelEverySecond) {
     EXPECT_EQ(option(socket, IPPROTO_TCP, TCP_KEEPINTVL), 1);
     EXPECT_EQ(option(socket, IPPROTO_TCP, TCP_KEEPCNT), 3);
   }
-  EXPECT_GT(watched, 0);
+  const bool has_sockets = std::string(GetParam().name) == "Ucx";
+  EXPECT_EQ(watched > 0, has_sockets);
 }
 
 TEST_P(Connections, ToAPeerThatNobodyHasIntroducedFailAtOnce) {

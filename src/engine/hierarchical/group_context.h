@@ -26,6 +26,7 @@ struct GroupContext {
   int index() const { return topology.index_of(rank); }
   int size() const { return topology.size(); }
   std::span<const int> local_ranks() const { return topology.ranks(machine()); }
+  bool is_alone() const { return local_ranks().size() == 1; }  // on its machine
   bool is_local(int other) const { return topology.machine_of(other) == machine(); }
   // "rank 2 of the world": how errors name this rank.
   std::string me() const { return names.ranks.name(rank); }

@@ -38,8 +38,7 @@ class ReduceStep final : public Step {
     has_root_ = request.kind != Kind::kAllReduce;
     root_machine_ = has_root_ ? topology.machine_of(request.root) : -1;
     one_hop_ = topology.machines() == 2 || chunk.size() * element_ <= kOneHopBytes;
-    alone_ =
-        request.kind == Kind::kAllReduce && request.op != ReduceOp::kPremulSum && context.local_ranks().size() == 1;
+    alone_ = request.kind == Kind::kAllReduce && request.op != ReduceOp::kPremulSum && context.is_alone();
     if (is_on_rail()) slice_ = slice(context.index());
   }
 
@@ -242,7 +241,8 @@ void ReduceStep::spread() {
 Result<Request> ReduceStep::after() {
   const bool wanted = request_.kind == Kind::kAllReduce || (request_.kind == Kind::kReduce && on_root_machine()) ||
                       (request_.kind == Kind::kBroadcast && !on_root_machine());
-  if (!wanted || alone_) return make_request(Barrier{});
+  if (alone_) return Request();
+  if (!wanted) return make_request(Barrier{});
   std::vector<Piece> outputs;
   const bool mine = request_.kind != Kind::kReduce || context_.rank == request_.root;
   const int locals = static_cast<int>(context_.local_ranks().size());

@@ -68,7 +68,8 @@ class Step {
   virtual void expect() {}
   // Called repeatedly once the local operation is over. True when everything has been exchanged.
   virtual bool exchange() { return true; }
-  // The local operation that ends the step. Every step has one: it keeps the machine's ranks together.
+  // The local operation that ends the step. It keeps the machine's ranks together, so every step has one, unless the
+  // rank is alone there.
   virtual Result<Request> after() { return make_request(Barrier{}); }
   // Called when that operation is over.
   virtual void finish() {}

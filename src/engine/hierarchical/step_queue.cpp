@@ -82,6 +82,10 @@ bool StepQueue::progress_step(Active& active) const {
     case Phase::kWaiting: {
       auto request = active.step->after();
       if (!request.ok()) return false;
+      if (request->kind == Kind::kNone) {
+        active.phase = Phase::kDone;
+        return true;
+      }
       auto started = launch(locals_.after(), std::move(request).value(), active.operation->blocking);
       if (!started.ok()) return false;
       active.local = std::move(started).value();

@@ -19,7 +19,7 @@ namespace {
 struct Setting {
   const char* name;
   std::string value;
-  // Of TCP alone: UCX up to 1.16 takes it without "TCP_" only. Other transports have nothing of that name.
+  // Of TCP alone: UCX up to 1.16 takes it without the prefix TCP_ only. Other transports have nothing of that name.
   bool has_short_name = false;
 };
 
@@ -48,22 +48,23 @@ std::vector<Setting> settings(const NetworkInterface& interface) {
 
 // Not from Environment: UCX takes a variable without a value as set.
 bool is_set(const std::string& name) {
-  return std::getenv(("UCX_" + name).c_str()) != nullptr;
+  return std::getenv((std::string("UCX_") + name).c_str()) != nullptr;
 }
 
 // UCX wants segments that are received to be at least as large as those that are sent. So who sets one of the sizes has
 // UCX's default of the other.
 bool is_users(const Setting& setting) {
   const bool is_size = std::string_view(setting.name).ends_with("_SEG_SIZE");
-  return is_set(setting.name) || (is_size && (is_set("TCP_TX_SEG_SIZE") || is_set("TCP_RX_SEG_SIZE")));
+  const auto is_set_for = [](const char* direction) { return is_set(fmt::format("TCP_{}_SEG_SIZE", direction)); };
+  return is_set(setting.name) || (is_size && (is_set_for("TX") || is_set_for("RX")));
 }
 
 void apply(const UcxLibrary& ucx, ucp_config_t* config, const Setting& setting) {
-  constexpr std::string_view kPrefix = "TCP_";
+  constexpr std::size_t kPrefixBytes = 4;  // of TCP_
   // A setting that this version of UCX does not know is not needed there.
   (void)ucx.ucp_config_modify(config, setting.name, setting.value.c_str());
   if (setting.has_short_name) {
-    (void)ucx.ucp_config_modify(config, setting.name + kPrefix.size(), setting.value.c_str());
+    (void)ucx.ucp_config_modify(config, setting.name + kPrefixBytes, setting.value.c_str());
   }
 }
 
