@@ -204,7 +204,6 @@ void SharedArena::deallocate(std::byte* pointer) {
   MutexLock lock(mutex_);
   if (const std::size_t bytes = ranges_->size_at(offset); first_withdrawn(offset, offset + bytes) != nullptr) {
     // Others may still write there: the range is never reused, but takes no memory.
-    madvise(pointer, bytes, MADV_DONTNEED);
     return release_pages(offset, bytes);
   }
   const std::size_t freed = ranges_->deallocate(offset);
@@ -220,6 +219,8 @@ void SharedArena::release_pages(std::size_t offset, std::size_t bytes) {
   const std::size_t end = (offset + bytes) / kPage * kPage;
   if (end <= begin) return;
   made_->remove(begin, end);
+  // A library that has pinned these pages for a network card (UCX) learns of this call, not of the next one.
+  madvise(at(begin), end - begin, MADV_DONTNEED);
   // If it fails, the pages stay allocated.
   (void)fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
                   static_cast<off_t>(end - begin));

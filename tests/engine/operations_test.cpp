@@ -1,4 +1,4 @@
-// Every collective by world, size, place and way of calling, within a machine.
+// Every collective by world, size, place and way of calling, within a machine; every reduction over machines too.
 #include <gtest/gtest.h>
 
 #include <cstring>

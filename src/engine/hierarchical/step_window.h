@@ -11,7 +11,7 @@ namespace lockstep::comm {
 class StepWindow {
  public:
   static constexpr std::size_t kSteps = 8;
-  // From two steps on, they exchange less than this together.
+  // A third step begins only while those under way exchange less than this together.
   static constexpr std::size_t kBytes = std::size_t{512} << 10;
   // A local group's ring of slots is never full: a rank that begins step s has seen the end of step s - kSteps. So all
   // others have begun that step, and have seen the end of step s - 2 * kSteps.

@@ -4,8 +4,8 @@
 
 #include <cstdlib>
 #include <map>
+#include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -15,13 +15,29 @@
 namespace lockstep::comm {
 namespace {
 
+// The name under which UCX up to 1.16 takes a setting from a program. kShort: without TCP_. kNone: there is none,
+// because the short one would be that of other transports too.
+enum class OldName { kSame, kShort, kNone };
+
 // A default for a setting that the user can change by UCX_<name> in the environment.
 struct Setting {
   const char* name;
   std::string value;
-  // Of TCP alone: UCX up to 1.16 takes it without the prefix TCP_ only. Other transports have nothing of that name.
-  bool has_short_name = false;
+  OldName old_name = OldName::kSame;
 };
+
+// Not from Environment: UCX takes a variable without a value as set.
+std::optional<std::string> users_value(const std::string& name) {
+  const char* const value = std::getenv((std::string("UCX_") + name).c_str());
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+// UCX opens nothing unless segments that are received may be as large as those that are sent. So who sets one of the
+// two sizes sets both.
+std::string segment_bytes() {
+  const auto users = [](char direction) { return users_value(fmt::format("TCP_{}X_SEG_SIZE", direction)); };
+  return users('R').value_or(users('T').value_or("256k"));
+}
 
 std::vector<Setting> settings(const NetworkInterface& interface) {
   std::vector<Setting> result{
@@ -30,15 +46,15 @@ std::vector<Setting> settings(const NetworkInterface& interface) {
       // Measured through TCP: eager messages in large segments move twice as many bytes per second as a rendezvous, and
       // eight times as many as segments of the default 8 KiB.
       {"RNDV_THRESH", "inf"},
-      {"TCP_TX_SEG_SIZE", "256k", true},
-      {"TCP_RX_SEG_SIZE", "256k", true},
-      {"TCP_TX_BUFS_GROW", "2"},
-      {"TCP_RX_BUFS_GROW", "2"},
+      {"TCP_TX_SEG_SIZE", segment_bytes(), OldName::kShort},
+      {"TCP_RX_SEG_SIZE", segment_bytes(), OldName::kShort},
+      {"TCP_TX_BUFS_GROW", "2", OldName::kNone},
+      {"TCP_RX_BUFS_GROW", "2", OldName::kNone},
       // If a machine disappears while nothing is under way, this is noticed within about 5 s.
-      {"TCP_KEEPIDLE", "2s", true},
-      {"TCP_KEEPINTVL", "1s", true},
-      {"TCP_KEEPCNT", "3", true},
-      {"TCP_AF_PRIO", interface.is_ipv6 ? "inet6,inet" : "inet,inet6", true},
+      {"TCP_KEEPIDLE", "2s", OldName::kShort},
+      {"TCP_KEEPINTVL", "1s", OldName::kShort},
+      {"TCP_KEEPCNT", "3", OldName::kShort},
+      {"TCP_AF_PRIO", interface.is_ipv6 ? "inet6,inet" : "inet,inet6", OldName::kShort},
       {"WARN_UNUSED_ENV_VARS", "n"},
       {"LOG_LEVEL", "error"},
   };
@@ -46,26 +62,21 @@ std::vector<Setting> settings(const NetworkInterface& interface) {
   return result;
 }
 
-// Not from Environment: UCX takes a variable without a value as set.
-bool is_set(const std::string& name) {
-  return std::getenv((std::string("UCX_") + name).c_str()) != nullptr;
-}
-
-// UCX wants segments that are received to be at least as large as those that are sent. So who sets one of the sizes has
-// UCX's default of the other.
-bool is_users(const Setting& setting) {
-  const bool is_size = std::string_view(setting.name).ends_with("_SEG_SIZE");
-  const auto is_set_for = [](const char* direction) { return is_set(fmt::format("TCP_{}_SEG_SIZE", direction)); };
-  return is_set(setting.name) || (is_size && (is_set_for("TX") || is_set_for("RX")));
+bool takes_full_names(const UcxLibrary& ucx) {
+  unsigned major = 0;
+  unsigned minor = 0;
+  unsigned release = 0;
+  ucx.ucp_get_version(&major, &minor, &release);
+  return std::pair(major, minor) >= std::pair(1U, 17U);
 }
 
 void apply(const UcxLibrary& ucx, ucp_config_t* config, const Setting& setting) {
   constexpr std::size_t kPrefixBytes = 4;  // of TCP_
+  const OldName form = takes_full_names(ucx) ? OldName::kSame : setting.old_name;
+  if (form == OldName::kNone) return;
+  const char* const name = setting.name + (form == OldName::kShort ? kPrefixBytes : 0);
   // A setting that this version of UCX does not know is not needed there.
-  (void)ucx.ucp_config_modify(config, setting.name, setting.value.c_str());
-  if (setting.has_short_name) {
-    (void)ucx.ucp_config_modify(config, setting.name + kPrefixBytes, setting.value.c_str());
-  }
+  (void)ucx.ucp_config_modify(config, name, setting.value.c_str());
 }
 
 // The contexts by the interface's name, and whether it is for IPv6.
@@ -92,7 +103,7 @@ Result<std::shared_ptr<UcxContext>> UcxContext::make(const UcxLibrary& ucx, cons
   if (const ucs_status_t status = ucx.ucp_config_read(nullptr, nullptr, &config); status != UCS_OK)
     return Status(ErrorCode::kUnavailable, fmt::format("UCX cannot read its settings: {}", ucx.text_of(status)));
   for (const Setting& setting : settings(interface)) {
-    if (!is_users(setting)) apply(ucx, config, setting);
+    if (!users_value(setting.name)) apply(ucx, config, setting);
   }
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;

@@ -35,7 +35,8 @@ struct UcxLibrary {
   X(ucp_am_recv_data_nbx)           \
   X(ucp_am_data_release)            \
   X(ucp_request_cancel)             \
-  X(ucp_request_check_status) X(ucp_request_free) X(ucp_worker_flush_nbx) X(ucs_status_string) X(ucp_get_version_string)
+  X(ucp_request_check_status)       \
+  X(ucp_request_free) X(ucp_worker_flush_nbx) X(ucs_status_string) X(ucp_get_version) X(ucp_get_version_string)
 #define LOCKSTEP_UCX_MEMBER(name) decltype(&::name) name = nullptr;
   LOCKSTEP_UCX_FUNCTIONS(LOCKSTEP_UCX_MEMBER)
 #undef LOCKSTEP_UCX_MEMBER
