@@ -87,7 +87,14 @@ HOST_WAYS = {
     "coll han, yield": Way("sums within a machine first, so fewer bytes are on the wire",
                            {"OMPI_MCA_coll_han_priority": "100", **MPI_YIELDS}),
 }
-ALONE_WAYS = {**OVER_TCP, "default, yield": HOST_WAYS["default, yield"]}
+ALONE_WAYS = {
+    **OVER_TCP,
+    "default, yield": HOST_WAYS["default, yield"],
+    "ring, two connections": Way("both are written at a time", tuned(4, OMPI_MCA_btl_tcp_links="2")),
+    "large fragments": Way("fewer system calls", {
+        "OMPI_MCA_btl_tcp_max_send_size": "1048576", "OMPI_MCA_btl_tcp_rdma_pipeline_send_length": "1048576",
+        "OMPI_MCA_btl_tcp_rdma_pipeline_frag_size": "4194304"}),
+}
 # Settings that can be combined, which a bench searches one after another (settings.py). Of peers/ddp_step.py and
 # peers/train.py.
 PINNED = {"pinned": Way("a core for each rank, as all have it"),
