@@ -9,11 +9,11 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import peer_programs
-from by_size import each_in_its_way, take_best_of_gloo, ways_text
+from by_size import NO_WAY, each_in_its_way, take_best_of_gloo, ways_text
 from harness import (
     ENVIRONMENT,
     HERE,
@@ -28,14 +28,15 @@ from harness import (
     read_samples,
 )
 from network import Network, address, network
-from peer_ways import ALONE_WAYS, HOST_WAYS, Way
+from peer_ways import OWN_CORE_WAYS, SHARED_CORE_WAYS, Way
 from report import size_text
 
 KI, MI = 1 << 10, 1 << 20
 SIZES = {4: 100, 64 * KI: 50, MI: 20, 25 * MI: 7}
 MACHINES = 2
-# As in peer_ways.py. Ranks are pinned where each has a core.
-GLOO_WAYS: dict[str, tuple[str, ...]] = {"meeting of all": (), "own barrier": ("--own-barrier",)}
+# As in peer_ways.py, whose reasons count here too.
+GLOO_WAYS = {"meeting of all": Way("as all others"), "own barrier": Way("no rank spins", options=("--own-barrier",))}
+GLOO_OWN_CORE_WAYS = {**GLOO_WAYS, **{f"{name}, not pinned": replace(way, pinned=False) for name, way in GLOO_WAYS.items()}}
 MEMORIES = ("shared", "private")  # memory of the group, as the buckets of DDP, or any other
 ROUNDS, QUICK_ROUNDS = 10, 2
 LINK_BITS = 1e9
@@ -59,8 +60,17 @@ class Layout:
         return MACHINES * self.per_machine
 
     @property
+    def has_own_cores(self) -> bool:
+        """Then ranks are pinned, as a launcher does it."""
+        return self.ranks <= len(os.sched_getaffinity(0))
+
+    @property
     def mpi_ways(self) -> Mapping[str, Way]:
-        return ALONE_WAYS if self.ranks <= len(os.sched_getaffinity(0)) else HOST_WAYS
+        return OWN_CORE_WAYS if self.has_own_cores else SHARED_CORE_WAYS
+
+    @property
+    def gloo_ways(self) -> Mapping[str, Way]:
+        return GLOO_OWN_CORE_WAYS if self.has_own_cores else GLOO_WAYS
 
     def machine_of(self, rank: int) -> int:
         return rank // self.per_machine
@@ -70,7 +80,8 @@ ALONE, PAIRS = Layout(1), Layout(2)
 
 
 def run_ranks(
-    net: Network, layout: Layout, command: list[object], sizes: dict[int, int], tools: Tools, variables: dict
+    net: Network, layout: Layout, command: list[object], sizes: dict[int, int], tools: Tools, variables: dict,
+    pin: bool = True,
 ) -> Samples:
     """Starts one process per rank, with the variables that a launcher on each machine would set."""
     output = tools.scratch_file()
@@ -84,7 +95,7 @@ def run_ranks(
                 "MASTER_ADDR": address(0), "MASTER_PORT": str(PORT), "LOCKSTEP_JOB_KEY": "bench",
             }
             words = [str(word) for word in [*command, "--plan", plan(sizes), "--output", output]]
-            line = net.on(layout.machine_of(rank), *pinned(words, rank, layout.ranks))
+            line = net.on(layout.machine_of(rank), *(pinned(words, rank, layout.ranks) if pin else words))
             processes.append(subprocess.Popen(line, env=environment, stdin=subprocess.DEVNULL, stdout=sink,
                                               stderr=subprocess.STDOUT, start_new_session=True))
     wait_for(processes, command, log)
@@ -111,11 +122,11 @@ def ours(net: Network, layout: Layout, tools: Tools, memory: str, sizes: dict[in
     return run_ranks(net, layout, [tools.program("bench_all_reduce_core"), "--memory", memory], sizes, tools, {})
 
 
-def from_python(net: Network, layout: Layout, tools: Tools, backend: str, memory: str, *more: str) -> Samples:
+def from_python(net: Network, layout: Layout, tools: Tools, backend: str, memory: str, way: Way = NO_WAY) -> Samples:
     command = [tools.python, HERE / "peers" / "c10d_collectives.py", "--backend", backend, "--operation", "all_reduce",
-               "--memory", memory, *more]
+               "--memory", memory, *way.options]
     variables = {"GLOO_SOCKET_IFNAME": "eth0", "PYTHONPATH": str(tools.build / "python")}
-    return run_ranks(net, layout, command, SIZES, tools, variables)
+    return run_ranks(net, layout, command, SIZES, tools, variables, way.pinned)
 
 
 def given(name: str, value: str) -> list[str]:
@@ -191,8 +202,8 @@ def measure_layout(net: Network, layout: Layout, tools: Tools, outcome: Outcome)
         **{f"C++ {memory}": lambda memory=memory: ours(net, layout, tools, memory, SIZES) for memory in MEMORIES},
         **{f"Python {memory}": lambda memory=memory: from_python(net, layout, tools, "lockstep", memory)
            for memory in MEMORIES},
-        **{f"gloo {name}": lambda more=more: from_python(net, layout, tools, "gloo", "private", *more)
-           for name, more in GLOO_WAYS.items()},
+        **{f"gloo {name}": lambda way=way: from_python(net, layout, tools, "gloo", "private", way)
+           for name, way in layout.gloo_ways.items()},
     }
     ways = {
         name: lambda sizes, way=way: openmpi(net, layout, tools, {size: SIZES[size] for size in sizes}, way)

@@ -79,17 +79,15 @@ OVER_TCP = {
     **{name: OPEN_MPI[name] for name in ("default", "ring", "rabenseifner", "recursive doubling", "segmented ring")},
     "UCX": Way("the library that ours has, over TCP as well", OVER_UCX),
     "UCX, segmented ring": Way("both", {**OPEN_MPI["segmented ring"].environment, **OVER_UCX}),
+    "coll han": Way("sums within a machine first, so fewer bytes are on the wire", {"OMPI_MCA_coll_han_priority": "100"}),
 }
-# Ranks that share cores, and ranks that have one each.
-HOST_WAYS = {
+SHARED_CORE_WAYS = {
     "default": OPEN_MPI["default"],
     **{f"{name}, yield": Way(way.reason, {**way.environment, **MPI_YIELDS}) for name, way in OVER_TCP.items()},
-    "coll han, yield": Way("sums within a machine first, so fewer bytes are on the wire",
-                           {"OMPI_MCA_coll_han_priority": "100", **MPI_YIELDS}),
 }
-ALONE_WAYS = {
+OWN_CORE_WAYS = {
     **OVER_TCP,
-    "default, yield": HOST_WAYS["default, yield"],
+    "default, yield": SHARED_CORE_WAYS["default, yield"],
     "ring, two connections": Way("both are written at a time", tuned(4, OMPI_MCA_btl_tcp_links="2")),
     "large fragments": Way("fewer system calls", {
         "OMPI_MCA_btl_tcp_max_send_size": "1048576", "OMPI_MCA_btl_tcp_rdma_pipeline_send_length": "1048576",

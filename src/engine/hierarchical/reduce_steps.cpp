@@ -38,6 +38,7 @@ class ReduceStep final : public Step {
     has_root_ = request.kind != Kind::kAllReduce;
     root_machine_ = has_root_ ? topology.machine_of(request.root) : -1;
     one_hop_ = topology.machines() == 2 || chunk.size() * element_ <= kOneHopBytes;
+    // A premultiplied sum leaves its factor to the local operation.
     alone_ = request.kind == Kind::kAllReduce && request.op != ReduceOp::kPremulSum && context.is_alone();
     if (is_on_rail()) slice_ = slice(context.index());
   }
