@@ -55,6 +55,7 @@ class NcclBackend final : public c10d::ProcessGroupNCCL, public BackendCapabilit
   bool receives_from_any() const override { return false; }
   bool takes_strided_messages() const override { return false; }
   bool has_monitored_barrier() const override { return false; }
+  bool orders_by_stream() const override { return true; }
 };
 
 c10::intrusive_ptr<c10d::Backend> create(const BackendRequest& request) {

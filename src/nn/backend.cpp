@@ -27,7 +27,8 @@ ProcessGroup as_member(const ProcessGroup& group) {
 Backend::Backend(const ProcessGroup& group, torch::Device device)
     : backend_(as_member(group)->getBackend(device.type())),
       device_(device),
-      has_avg_(capabilities_of(*backend_).has_avg()) {}
+      has_avg_(capabilities_of(*backend_).has_avg()),
+      orders_by_stream_(!device.is_cpu() && capabilities_of(*backend_).orders_by_stream()) {}
 
 Backend Backend::for_host_data(const ProcessGroup& group, torch::Device device) {
   const ProcessGroup target = as_member(group);

@@ -24,6 +24,8 @@ class Backend {
   int rank() const { return backend_->getRank(); }
   int world_size() const { return backend_->getSize(); }
   const torch::Device& device() const { return device_; }
+  // Whether collectives of this device are work of its streams, so that waiting for them does not hold up the program.
+  bool orders_by_stream() const { return orders_by_stream_; }
 
   // A flat tensor of zeros. If the backend has memory that collectives use without a copy, it is there.
   torch::Tensor allocate(std::int64_t elements, torch::Dtype dtype) const;
@@ -47,6 +49,7 @@ class Backend {
   c10::intrusive_ptr<c10d::Backend> backend_;
   torch::Device device_;
   bool has_avg_;
+  bool orders_by_stream_;
 };
 
 }  // namespace lockstep::nn_detail

@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include "device/conv_net.h"
+#include "device/ddp_training.h"
 #include "device/device_ranks.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/nn/distributed_data_parallel.h"
@@ -16,57 +17,11 @@
 namespace lockstep::test {
 namespace {
 
-struct Variant {
-  DistributedDataParallelOptions options = {};
-  bool accumulate = false;  // every other pass without communication
-  bool partly = false;      // rank 0 leaves a layer out
-  bool own_group = false;   // beside the world
-};
-
-// Six steps under DistributedDataParallel. All ranks start with weights of their own, and draw data of their own.
-State train(torch::Device device, int rank, Variant variant) {
-  torch::manual_seed(7 + rank);
-  ConvNet net;
-  net->to(device);
-  if (!device.is_cpu()) variant.options.device_ids = {device};
-  if (variant.own_group) variant.options.process_group = new_group();
-  DistributedDataParallel<ConvNet> ddp(net, variant.options);
-  torch::optim::SGD optimizer(ddp.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-  for (int step = 0; step < 6; ++step) {
-    if (!variant.accumulate || step % 2 == 0) optimizer.zero_grad();
-    const auto pass = [&] {
-      ddp->is_training();  // operator-> begins the pass
-      loss_on(net, device, !variant.partly || rank != 0).backward();
-    };
-    if (variant.accumulate && step % 2 == 0) {
-      const auto alone = ddp.no_sync();
-      pass();
-      continue;
-    }
-    pass();
-    optimizer.step();
-  }
-  return state_of(net);
-}
-
 class DeviceDdpMulti : public testing::TestWithParam<int> {};
 
 TEST_P(DeviceDdpMulti, GivesTheWeightsOfTheProcessor) {
   run_on_devices(GetParam(), [](int rank, torch::Device device) {
-    const std::vector<std::pair<const char*, Variant>> variants{
-        {"plain", {}},
-        {"many buckets", {.options = {.bucket_cap_mb = 0.001}}},
-        {"copies of gradients", {.options = {.gradient_as_bucket_view = false}}},
-        {"own buffers", {.options = {.broadcast_buffers = false}}},
-        {"accumulated", {.accumulate = true}},
-        {"partly used", {.partly = true}},
-        {"unused are looked for", {.options = {.find_unused_parameters = true}, .partly = true}},
-        {"static graph", {.options = {.static_graph = true}}},
-        {"weights of their own", {.options = {.init_sync = false}}},
-        {"ignored", {.options = {.ignored_parameters = {"hidden.weight"}}}},
-        {"a group of its own", {.own_group = true}},
-    };
-    for (const auto& [name, variant] : variants) {
+    for (const auto& [name, variant] : variants()) {
       const State expected = train(torch::kCPU, rank, variant);
       expect_same(train(device, rank, variant), expected, name);
     }

@@ -4,8 +4,9 @@
 // It is strict where a GPU is strict, and always in the same way:
 //   - Its memory cannot be touched through a tensor's data_ptr(): that address faults. Only the device's own copies and
 //     kernels know where the bytes are. Fresh memory holds kFreshByte.
-//   - Streams are lazy. A copy with non_blocking from or to page-locked memory waits in its stream until somebody waits
-//     for that stream: a synchronisation, an event, a later kernel on the stream. Who forgets to wait sees old bytes.
+//   - Streams are lazy. A copy within a device, one with non_blocking from or to page-locked memory, and what fills a
+//     tensor with one value wait in their stream until somebody waits for that stream: a synchronisation, an event, a
+//     later kernel on the stream. Who forgets to wait sees old bytes.
 //   - Freed memory waits only for the stream that it was allocated on, and for those of record_stream. A copy on
 //     another stream that comes later is an error.
 //   - A kernel takes tensors of one device; of the CPU it takes scalars and indices only.
@@ -44,6 +45,9 @@ struct Traffic {
 // Of one device since the last reset_traffic(), or since the start. Thread-safe.
 Traffic traffic(int device);
 void reset_traffic();  // of all devices
+
+// How often the program has waited for a device since then: for a stream, an event, a copy that blocks. Thread-safe.
+int host_waits(int device);
 
 // Blocks of memory that are allocated on a device. Thread-safe.
 int allocated_blocks(int device);

@@ -5,7 +5,8 @@
 
 namespace lockstep {
 
-// Implemented by the backends that init_process_group makes. Each method answers yes unless a backend overrides it.
+// Implemented by the backends that init_process_group makes. Each method answers what holds for the CPU engine, unless a
+// backend overrides it.
 class BackendCapabilities {
  public:
   virtual ~BackendCapabilities() = default;
@@ -17,6 +18,9 @@ class BackendCapabilities {
   // A message may be a tensor with holes or in another order of elements.
   virtual bool takes_strided_messages() const { return true; }
   virtual bool has_monitored_barrier() const { return true; }
+  // Collectives of device tensors are work of the device's streams: a call returns at once, and wait() makes the
+  // current stream wait, not the program.
+  virtual bool orders_by_stream() const { return false; }
 };
 
 // A backend of another library: AVG is not asked of it. What else it cannot do, it refuses itself.

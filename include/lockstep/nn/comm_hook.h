@@ -80,6 +80,11 @@ class CommHook {
   // Starts the communication and returns at once. The returned function finishes it: then bucket.buffer() must hold the
   // result. Every rank starts and finishes buckets in the same order. A rank that has finished a join calls it too,
   // with zeros.
+  //
+  // With NCCL, where wait() makes only the current stream wait, both run with a stream of the wrapper's own as the
+  // current one. It begins after what has computed the bucket's gradients, and the stream of the backward pass waits
+  // for it at the end of the pass. So what a hook computes need not hold up the backward pass. Such a hook may also
+  // enqueue everything in run(), and return null.
   virtual std::function<void()> run(GradBucket& bucket) = 0;
   // What kind of hook this is, with its options. Before the first pass with a hook, ranks compare this text: different
   // ones are an error. The default is the name of the type.

@@ -37,10 +37,9 @@ Tensor own_statistics(const Tensor& input) {
   const std::int64_t in_channel = input.numel() / channels;
   const auto count = static_cast<double>(in_channel);
   const double high = static_cast<float>(count);
-  const Tensor counts = torch::tensor({high, count - high}, options);
   if (has_channel_moments(input)) {
     const ChannelMoments found = channel_moments(input);
-    return torch::cat({found.mean, found.var, counts});
+    return torch::cat({found.mean, found.var, torch::tensor({high, count - high}, options)});
   }
   // LibTorch computes in the dtype of running statistics, where there are any: not in half or bfloat16.
   Tensor unread_mean, unread_var;
@@ -49,7 +48,8 @@ Tensor own_statistics(const Tensor& input) {
     unread_var = torch::zeros_like(unread_mean);
   }
   const auto [mean, var] = at::batch_norm_update_stats(input, unread_mean, unread_var, 0.0);
-  return torch::cat({mean, var, counts});
+  // Not torch::tensor, which makes its values on the CPU: the program would wait for the device to take them.
+  return torch::cat({mean, var, torch::full({1}, high, options), torch::full({1}, count - high, options)});
 }
 
 double count_over_ranks(const Tensor& all) {
@@ -57,17 +57,19 @@ double count_over_ranks(const Tensor& all) {
   return all.narrow(1, all.size(1) - 2, 2).to(torch::kDouble).sum().item<double>();
 }
 
-BatchStatistics combine_statistics(const Tensor& all, double count, const BatchNormCall& call) {
-  if (by_loops::suit(call)) return by_loops::combine_statistics(all, count, call);
+BatchStatistics combine_statistics(const Tensor& all, std::optional<double> known, const BatchNormCall& call) {
+  if (known && by_loops::suit(call)) return by_loops::combine_statistics(all, *known, call);
   const std::int64_t channels = call.input.size(1);
   const Tensor doubles = all.to(torch::kDouble);
-  const Tensor parts = doubles.narrow(1, 2 * channels, 2).sum(1, /*keepdim=*/true) / count;
+  const Tensor counts = doubles.narrow(1, 2 * channels, 2).sum(1, /*keepdim=*/true);
+  const Tensor count = counts.sum();
+  const Tensor parts = counts / count;
   const Tensor means = doubles.narrow(1, 0, channels);
   const Tensor mean = (means * parts).sum(0);
   const Tensor var = (means - mean).square_().add_(doubles.narrow(1, channels, channels)).mul_(parts).sum(0);
   update_running(call.running_mean, mean, call.momentum);
   update_running(call.running_var, var * (count / (count - 1)), call.momentum);
-  return {as_statistics(mean, call.input), as_statistics(var, call.input), count};
+  return {as_statistics(mean, call.input), as_statistics(var, call.input), known.value_or(0), count};
 }
 
 Tensor normalise(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& mean, const Tensor& var,
@@ -93,8 +95,10 @@ Tensor input_gradient(const Tensor& grad_output, const Tensor& input, const Tens
   const std::int64_t channels = input.size(1);
   const Tensor scale = (statistics.var.to(torch::kDouble) + eps).rsqrt_();
   const Tensor of_grad = weight.defined() ? scale * weight.to(torch::kDouble) : scale;
-  const Tensor of_input = (of_grad * scale * sums.narrow(0, 0, channels)).div_(-statistics.count);
-  const Tensor constant = (of_grad * sums.narrow(0, channels, channels)).div_(-statistics.count);
+  const Tensor& there = statistics.count_there;
+  const Tensor per_value = of_grad / -(there.defined() ? there : torch::full({}, statistics.count, scale.options()));
+  const Tensor of_input = per_value * scale * sums.narrow(0, 0, channels);
+  const Tensor constant = per_value * sums.narrow(0, channels, channels);
   // dx = of_grad dy + of_input (x - mean) + constant. Half and bfloat16 are rounded once, at the end.
   const Tensor x = as_statistics(input, input);
   const Tensor result = normalise(x, as_statistics(of_input, input), as_statistics(constant, input), statistics.mean,

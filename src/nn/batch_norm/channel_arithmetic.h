@@ -5,6 +5,8 @@
 
 #include <torch/types.h>
 
+#include <optional>
+
 #include "synchronised_batch_norm.h"
 
 namespace lockstep::nn_detail {
@@ -13,7 +15,10 @@ namespace lockstep::nn_detail {
 struct BatchStatistics {
   torch::Tensor mean;  // [C], as var; of the dtype of statistics
   torch::Tensor var;
-  double count = 0;  // values per channel
+  // Values per channel: a number on the CPU, on a device a tensor there ([], double), for which the program need not
+  // wait.
+  double count = 0;
+  torch::Tensor count_there = {};
 };
 
 // Double for double inputs, else float.
@@ -27,8 +32,8 @@ torch::Tensor own_statistics(const torch::Tensor& input);
 
 // From those of all ranks, [ranks, 2C + 2].
 double count_over_ranks(const torch::Tensor& all);
-// `count` is above 1. Updates the running statistics of the call.
-BatchStatistics combine_statistics(const torch::Tensor& all, double count, const BatchNormCall& call);
+// `count` is above 1; nothing: on a device, where it is not read. Updates the running statistics of the call.
+BatchStatistics combine_statistics(const torch::Tensor& all, std::optional<double> count, const BatchNormCall& call);
 
 // (x - mean) / sqrt(var + eps) * weight + bias, by channel. weight and bias may be undefined.
 torch::Tensor normalise(const torch::Tensor& x, const torch::Tensor& weight, const torch::Tensor& bias,

@@ -59,18 +59,23 @@ void check_channels(const BatchNormCall& call, const Pass& pass) {
   }
 }
 
-// Fills the statistics of the pass. Collective.
-void combine_over_ranks(const BatchNormCall& call, Pass& pass) {
+// Fills the statistics of the pass. Collective. False: no rank has a value. On a device the number of values of all
+// ranks is read only where this rank's own may not be enough: reading it waits for the device.
+bool combine_over_ranks(const BatchNormCall& call, Pass& pass) {
   const Tensor mine = own_statistics(call.input);
   const Tensor all = in_layer(pass, [&] { return Backend(pass.group, mine.device()).all_gather(mine); });
   check_channels(call, pass);
-  const double count = count_over_ranks(all);
-  if (count == 0) return;
-  TORCH_CHECK_VALUE(count > 1, place_of(pass),
-                    ": expected more than 1 value per channel when training, over all ranks together; this rank has "
-                    "input size ",
-                    call.input.sizes());
+  std::optional<double> count;
+  if (all.is_cpu() || call.input.numel() <= call.input.size(1)) {
+    count = count_over_ranks(all);
+    if (*count == 0) return false;
+    TORCH_CHECK_VALUE(*count > 1, place_of(pass),
+                      ": expected more than 1 value per channel when training, over all ranks together; this rank has "
+                      "input size ",
+                      call.input.sizes());
+  }
   pass.statistics = combine_statistics(all, count, call);
+  return true;
 }
 
 // The sum over ranks, as double. Collective. Every rank adds up little data by itself, which takes one meeting of the
@@ -98,8 +103,8 @@ class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunc
     context->save_for_backward({input, weight});
     context->saved_data["pass"] = c10::IValue::make_capsule(pass);
     if (input.numel() == 0) return torch::empty_like(input);
-    const auto& [mean, var, count] = pass->statistics;
-    return normalise(input, as_statistics(weight, input), as_statistics(bias, input), mean, var, pass->eps);
+    const BatchStatistics& found = pass->statistics;
+    return normalise(input, as_statistics(weight, input), as_statistics(bias, input), found.mean, found.var, pass->eps);
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
@@ -140,11 +145,11 @@ torch::Tensor synchronised_batch_norm(const BatchNormCall& call, const ProcessGr
   pass->input_requires_grad = call.input.requires_grad();
   if (call.weight.defined() && call.weight.requires_grad()) pass->weight_dtype = call.weight.scalar_type();
   if (call.bias.defined() && call.bias.requires_grad()) pass->bias_dtype = call.bias.scalar_type();
-  {
+  const bool has_values = [&] {
     const torch::NoGradGuard no_grad;
-    combine_over_ranks(plain, *pass);
-  }
-  if (pass->statistics.count == 0) {  // no rank has a value: do what a plain layer does
+    return combine_over_ranks(plain, *pass);
+  }();
+  if (!has_values) {  // do what a plain layer does
     return at::native::batch_norm(call.input, call.weight, call.bias, call.running_mean, call.running_var,
                                   /*training=*/true, call.momentum, call.eps, /*cudnn_enabled=*/false);
   }

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/arithmetic.h"
+#include "copies.h"
 
 namespace lockstep::nn_detail {
 namespace {
@@ -37,7 +38,13 @@ PackedBuffers::PackedBuffers(const Backend& backend, std::vector<NamedParameter>
     items_.push_back({std::move(buffer), tensor.sizes().vec(), tensor.scalar_type(), own});
     bytes += padded(own);
   }
-  if (!items_.empty()) packed_ = backend_.allocate(bytes, torch::kByte);
+  if (items_.empty()) return;
+  packed_ = backend_.allocate(bytes, torch::kByte);
+  std::int64_t offset = 0;
+  for (Item& item : items_) {
+    item.place = packed_.narrow(0, offset, item.bytes).view(item.dtype);
+    offset += padded(item.bytes);
+  }
 }
 
 void PackedBuffers::check_unchanged() const {
@@ -55,20 +62,20 @@ void PackedBuffers::check_unchanged() const {
 void PackedBuffers::copy(bool pack) {
   const torch::NoGradGuard no_grad;
   check_unchanged();
-  std::int64_t offset = 0;
+  Copies copies;
   for (const Item& item : items_) {
-    torch::Tensor tensor = distinct(item.buffer.tensor);
+    const torch::Tensor tensor = distinct(item.buffer.tensor);
     if (packed_.is_cpu() && is_plain_memory(tensor)) {
-      auto* place = static_cast<std::byte*>(packed_.data_ptr()) + offset;
+      void* const place = item.place.mutable_data_ptr();
       pack ? std::memcpy(place, tensor.const_data_ptr(), item.bytes)
-           : std::memcpy(tensor.data_ptr(), place, item.bytes);
-    } else {
-      const torch::Tensor place = packed_.narrow(0, offset, item.bytes).view(item.dtype).view(tensor.sizes());
-      // Without a change of the version, as above: a graph that has saved the buffer can still run backward.
-      pack ? place.copy_(tensor) : tensor.variable_data().copy_(place);
+           : std::memcpy(tensor.mutable_data_ptr(), place, item.bytes);
+      continue;
     }
-    offset += padded(item.bytes);
+    const torch::Tensor place = item.place.view(tensor.sizes());
+    // Without a change of the version, as above: a graph that has saved the buffer can still run backward.
+    pack ? copies.add(place, tensor) : copies.add(tensor.variable_data(), place);
   }
+  copies.run();
 }
 
 void PackedBuffers::start(int source) {

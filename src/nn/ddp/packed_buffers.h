@@ -32,7 +32,8 @@ class PackedBuffers {
     NamedParameter buffer;
     std::vector<std::int64_t> sizes;
     torch::Dtype dtype;
-    std::int64_t bytes = 0;  // of its distinct elements
+    std::int64_t bytes = 0;    // of its distinct elements
+    torch::Tensor place = {};  // in the block, flat
   };
 
   void copy(bool pack);

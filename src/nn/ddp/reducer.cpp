@@ -31,7 +31,9 @@ Reducer::Impl::Impl(std::vector<NamedParameter> parameters, std::vector<NamedPar
     : options_(options),
       group_(std::move(group)),
       backend_(group_, nn_detail::trained_device(parameters)),
-      buffers_(backend_, std::move(buffers)) {
+      buffers_(backend_, std::move(buffers)),
+      sends_buffers_early_(backend_.device().is_cpu() && !buffers_.empty()) {
+  if (backend_.orders_by_stream()) hook_stream_.emplace(backend_.device());
   for (NamedParameter& parameter : parameters) {
     if (!parameter.tensor.requires_grad()) continue;
     Entry entry;
@@ -72,7 +74,7 @@ void Reducer::Impl::attach_hooks() {
 // until it is over. Gradients in that memory are dropped, because they may still change, to unknown values.
 void Reducer::Impl::drop_unfinished_gradients() {
   for (const Bucket& bucket : buckets_) {
-    if (!bucket.work && !bucket.finish) continue;
+    if (!bucket.work && !bucket.for_hook) continue;
     for (const std::size_t member : bucket.members) {
       torch::Tensor& gradient = entries_[member].parameter.mutable_grad();
       if (gradient.defined() && !gradient.is_sparse() && gradient.is_alias_of(bucket.buffer)) gradient.reset();
@@ -168,6 +170,7 @@ void Reducer::Impl::on_gradient(std::size_t index, const torch::Tensor& incoming
     return;
   }
   Bucket& bucket = buckets_[entry.bucket];
+  bucket.streams.add_current(backend_.device());
   TORCH_CHECK(!bucket.started, "rank ", backend_.rank(), ": parameter '", entry.name, "' received ", entry.arrivals,
               " gradients in one backward pass, the last after its bucket was already being "
               "reduced; earlier passes had at most ",
@@ -194,8 +197,11 @@ void Reducer::Impl::abandon_pass() {
   in_pass_ = false;
   for (Bucket& bucket : buckets_) {
     if (bucket.work) std::exchange(bucket.work, nullptr)->wait();
-    if (bucket.finish) std::exchange(bucket.finish, nullptr)();
+    if (bucket.for_hook) finish_hook(bucket);
     bucket.for_hook.reset();
+    for (const std::size_t member : bucket.to_copy) entries_[member].to_copy = false;
+    bucket.to_copy.clear();
+    bucket.streams.clear();
   }
 }
 
@@ -224,7 +230,7 @@ void Reducer::Impl::start_pass() {
   }
   end_of_pass_.reset();
   await_end();
-  buffers_.start(buffer_source_);
+  if (sends_buffers_early_) start_buffers();
 }
 
 // A pass ends with the backward pass of its forward pass. Checkpointed segments run backward passes inside that.
@@ -254,7 +260,7 @@ void Reducer::Impl::shadow_pass() {
   ready_order_.clear();
   for (Entry& entry : entries_) entry.ready = false;
   for (Bucket& bucket : buckets_) bucket.started = false;
-  buffers_.start(buffer_source_);
+  if (sends_buffers_early_) start_buffers();
   finish_pass(/*shadow=*/true);
 }
 
@@ -269,12 +275,15 @@ void Reducer::Impl::start_bucket(Bucket& bucket, std::size_t index) {
   const Counting counting(exposed_now_);
   if (index == 0) first_started_ = Clock::now();
   bucket.started = true;
+  bucket.streams.join(backend_.device());
+  copy_all_to_views(bucket);
   bucket.hook = comm_hook_;
-  if (!comm_hook_) {
-    bucket.work = backend_.start_mean(bucket.buffer);
-    sent_now_ += bucket.buffer.nbytes();
-    return;
-  }
+  if (comm_hook_) return run_hook(bucket, index);
+  bucket.work = backend_.start_mean(bucket.buffer);
+  sent_now_ += bucket.buffer.nbytes();
+}
+
+void Reducer::Impl::run_hook(Bucket& bucket, std::size_t index) {
   std::vector<torch::Tensor> parameters;
   std::vector<torch::Tensor> gradients;
   for (const std::size_t member : bucket.members) {
@@ -284,7 +293,22 @@ void Reducer::Impl::start_bucket(Bucket& bucket, std::size_t index) {
   bucket.for_hook.emplace(index, index + 1 == buckets_.size(), bucket.buffer, std::move(parameters),
                           std::move(gradients), group_);
   const nn_detail::GradientPlacement::Pause pause;  // what a hook allocates is no gradient
-  bucket.finish = comm_hook_->run(*bucket.for_hook);
+  if (!hook_stream_) {
+    bucket.finish = comm_hook_->run(*bucket.for_hook);
+    return;
+  }
+  nn_detail::keep_for_stream(bucket.buffer, hook_stream_->stream());
+  bucket.finish = hook_stream_->run([&] { return comm_hook_->run(*bucket.for_hook); });
+}
+
+void Reducer::Impl::finish_hook(Bucket& bucket) {
+  const std::function<void()> finish = std::exchange(bucket.finish, nullptr);
+  if (!hook_stream_) {
+    if (finish) finish();
+    return;
+  }
+  if (finish) hook_stream_->run(finish);
+  hook_stream_->join();
 }
 
 void Reducer::Impl::finish_pass(bool shadow) {
@@ -298,21 +322,20 @@ void Reducer::Impl::finish_pass(bool shadow) {
     Entry& entry = entries_[i];
     if (!shadow) entry.expected = std::max(entry.expected, entry.arrivals);
     if (entry.info.sparse) {
-      used_.mutable_data_ptr<float>()[i] = entry.parameter.grad().defined() && !shadow ? 1.0F : 0.0F;
+      used_->set(i, entry.parameter.grad().defined() && !shadow);
     } else if (first || shadow || !entry.ready) {
       place(entry, shadow);  // in the first pass all; later the old gradient or zeros
     }
   }
-  if (!buffers_.empty()) used_.mutable_data_ptr<float>()[entries_.size()] = buffers_.changed() ? 1.0F : 0.0F;
+  if (sends_buffers_early_) used_->set(entries_.size(), buffers_.changed());
   for (; next_bucket_ < buckets_.size(); ++next_bucket_) start_bucket(buckets_[next_bucket_], next_bucket_);
-  const torch::Tensor used = used_.to(backend_.device());
-  const auto work = backend_.start_mean(used);
+  used_->start();
+  if (!sends_buffers_early_) start_buffers();
   finish_buckets();
-  finish_rest(*work);
-  const torch::Tensor anywhere = used.cpu();
-  if (!buffers_.empty() && anywhere.const_data_ptr<float>()[entries_.size()] != 0) send_buffers_again();
-  take_over_gradients(anywhere);
-  finish_sparse(anywhere, shadow);
+  finish_rest();
+  if (sends_buffers_early_ && used_->anywhere(entries_.size())) send_buffers_again();
+  take_over_gradients();
+  finish_sparse(shadow);
   count_comm_time();
   placed_ = placed_now_;
   gradients_ = entries_.size();

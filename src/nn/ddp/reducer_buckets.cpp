@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "copies.h"
 #include "nn/same_memory.h"
 #include "reducer_impl.h"
 
@@ -65,8 +66,7 @@ void Reducer::Impl::build_buckets() {
                                                        mebibytes(options_.bucket_cap_mb))) {
     build_bucket(members);
   }
-  const auto count = static_cast<std::int64_t>(entries_.size()) + (buffers_.empty() ? 0 : 1);
-  used_ = backend_.device().is_cpu() ? backend_.allocate(count, torch::kFloat32) : torch::zeros({count});
+  used_.emplace(backend_, entries_.size() + (sends_buffers_early_ ? 1 : 0));
   ready_order_.clear();
   built_ = true;
 }
@@ -126,7 +126,7 @@ void Reducer::Impl::place(Entry& entry, bool shadow, const torch::Tensor& incomi
     gradient = gradient.to_dense();  // in the first pass it was sparse on no rank
   check_unchanged(entry);
   const bool used = gradient.defined() && !shadow;
-  used_.mutable_data_ptr<float>()[entry.index] = used ? 1.0F : 0.0F;
+  used_->set(entry.index, used);
   bool in_place = gradient.defined() && gradient.const_data_ptr() == entry.view.const_data_ptr();
   const bool is_new = in_place && !gradient.is_alias_of(entry.view);  // allocated in the slot
   if (is_new && has_other_users(gradient, incoming)) {
@@ -144,6 +144,10 @@ void Reducer::Impl::place(Entry& entry, bool shadow, const torch::Tensor& incomi
       entry.view.zero_();
       return;
     }
+    if (!entry.parameter.is_cpu()) {
+      if (!std::exchange(entry.to_copy, true)) buckets_[entry.bucket].to_copy.push_back(entry.index);
+      return;
+    }
     copy_to_view(entry);
   }
   if (options_.gradient_as_bucket_view) gradient = entry.view;
@@ -158,6 +162,34 @@ void Reducer::Impl::copy_to_view(Entry& entry) {
   } else {
     entry.view.copy_(gradient);
   }
+}
+
+// On a GPU by one kernel or few: a call for each gradient would keep the program busy.
+void Reducer::Impl::copy_all_to_views(Bucket& bucket) {
+  if (bucket.to_copy.empty()) return;
+  const torch::NoGradGuard no_grad;
+  nn_detail::Copies copies;
+  for (const std::size_t member : bucket.to_copy) {
+    Entry& entry = entries_[member];
+    entry.to_copy = false;
+    const torch::Tensor& gradient = entry.parameter.grad();
+    if (!gradient.defined()) {  // somebody has dropped it since
+      entry.view.zero_();
+    } else if (gradient.const_data_ptr() == entry.view.const_data_ptr()) {
+      copy_to_view(entry);
+    } else {
+      copies.add(entry.view, gradient);
+    }
+    if (gradient.defined()) nn_detail::keep_for_stream(gradient, nn_detail::current_stream(backend_.device()));
+  }
+  copies.run();
+  if (options_.gradient_as_bucket_view) {
+    for (const std::size_t member : bucket.to_copy) {
+      torch::Tensor& gradient = entries_[member].parameter.mutable_grad();
+      if (gradient.defined()) gradient = entries_[member].view;
+    }
+  }
+  bucket.to_copy.clear();
 }
 
 // Gives the bucket a new buffer. The old one lives as long as the tensors in it.

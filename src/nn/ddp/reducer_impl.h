@@ -18,6 +18,8 @@
 #include "lockstep/nn/reducer.h"
 #include "nn/backend.h"
 #include "packed_buffers.h"
+#include "side_stream.h"
+#include "used_anywhere.h"
 
 namespace lockstep {
 
@@ -68,6 +70,7 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
     bool ready = false;     // in this pass
     int arrivals = 0;       // in this pass; more than one with reentrant backward passes
     int expected = 1;       // the most arrivals of any pass
+    bool to_copy = false;   // in its bucket's `to_copy`
     bool in_first = false;  // was ready in this rank's first pass of its own, with static_graph
   };
 
@@ -76,6 +79,10 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
     std::vector<std::size_t> members;
     std::size_t pending = 0;
     bool started = false;
+    // On devices: members whose gradients have memory of their own, until all are copied together, and the streams that
+    // have computed the gradients.
+    std::vector<std::size_t> to_copy;
+    nn_detail::StreamSet streams;
     std::optional<GradBucket> for_hook;
     // `finish` refers to its hook, and may be called after the program has registered another one.
     std::shared_ptr<CommHook> hook;
@@ -112,16 +119,21 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   void place(Entry& entry, bool shadow, const torch::Tensor& incoming = {}) LOCKSTEP_REQUIRES(mutex_);
   static bool has_other_users(const torch::Tensor& gradient, const torch::Tensor& incoming);
   void copy_to_view(Entry& entry);
+  void copy_all_to_views(Bucket& bucket) LOCKSTEP_REQUIRES(mutex_);
   void relocate(Bucket& bucket) LOCKSTEP_REQUIRES(mutex_);
   void start_bucket(Bucket& bucket, std::size_t index) LOCKSTEP_REQUIRES(mutex_);
+  void run_hook(Bucket& bucket, std::size_t index) LOCKSTEP_REQUIRES(mutex_);
+  void finish_hook(Bucket& bucket) LOCKSTEP_REQUIRES(mutex_);
   void start_complete_buckets() LOCKSTEP_REQUIRES(mutex_);
   void finish_buckets() LOCKSTEP_REQUIRES(mutex_);
-  void finish_rest(c10d::Work& used_anywhere) LOCKSTEP_REQUIRES(mutex_);
+  void start_buffers() LOCKSTEP_REQUIRES(mutex_) { buffers_.start(buffer_source_); }
+  void finish_rest() LOCKSTEP_REQUIRES(mutex_);
   void send_buffers_again() LOCKSTEP_REQUIRES(mutex_);
-  void finish_sparse(const torch::Tensor& anywhere, bool shadow) LOCKSTEP_REQUIRES(mutex_);
+  void finish_sparse(bool shadow) LOCKSTEP_REQUIRES(mutex_);
   void count_comm_time() LOCKSTEP_REQUIRES(mutex_);
   void take_over_result(Bucket& bucket);
-  void take_over_gradients(const torch::Tensor& used);
+  void take_over_gradients() LOCKSTEP_REQUIRES(mutex_);
+  void take_over_copies(const Bucket& bucket) LOCKSTEP_REQUIRES(mutex_);
   void reduce_sparse(Entry& entry, bool shadow) LOCKSTEP_REQUIRES(mutex_);
   void check_static_graph() LOCKSTEP_REQUIRES(mutex_);
   void check_hook();
@@ -137,9 +149,15 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   const nn_detail::Backend backend_;
   std::vector<Entry> entries_;
   nn_detail::PackedBuffers buffers_;
+  // Buffers are sent at the start of a pass, and again at its end if they have changed since: on the CPU, which is told
+  // so along with the used parameters. On a device the program would have to wait to hear it. So there they are sent
+  // once, at the end.
+  const bool sends_buffers_early_;
   std::shared_ptr<nn_detail::GradientPlacement> placement_learner_;
   std::shared_ptr<CommHook> comm_hook_;
   bool hook_is_checked_ = false;
+  // Where collectives are work of streams, so is what hooks do: it need not hold up the backward pass.
+  std::optional<nn_detail::SideStream> hook_stream_;
   int buffer_source_ = 0;
   double gradient_scale_ = 1;
   std::function<void()> before_pass_;
@@ -163,9 +181,8 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   std::vector<std::size_t> ready_order_ LOCKSTEP_GUARDED_BY(mutex_);
   std::vector<Bucket> buckets_ LOCKSTEP_GUARDED_BY(mutex_);
   std::size_t next_bucket_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
-  // [parameters] on the CPU: 1 where this rank has a gradient, then the mean over ranks. With buffers one more: 1 where
-  // this rank must send them again.
-  torch::Tensor used_ LOCKSTEP_GUARDED_BY(mutex_);
+  // One for each parameter. With buffers that are sent early one more: whether this rank must send them again.
+  std::optional<nn_detail::UsedAnywhere> used_ LOCKSTEP_GUARDED_BY(mutex_);
   std::size_t placed_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
   std::size_t gradients_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
   std::size_t placed_now_ LOCKSTEP_GUARDED_BY(mutex_) = 0;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "copies.h"
 #include "lockstep/base/log.h"
 #include "nn/same_memory.h"
 #include "reducer_impl.h"
@@ -16,7 +17,7 @@ void Reducer::Impl::finish_buckets() {
     {
       const Counting counting(exposed_now_);
       if (bucket.work) std::exchange(bucket.work, nullptr)->wait();
-      if (bucket.for_hook && bucket.finish) std::exchange(bucket.finish, nullptr)();
+      if (bucket.for_hook) finish_hook(bucket);
     }
     bool is_mean = true;
     if (bucket.for_hook) {
@@ -31,22 +32,22 @@ void Reducer::Impl::finish_buckets() {
   }
 }
 
-void Reducer::Impl::finish_rest(c10d::Work& used_anywhere) {
+void Reducer::Impl::finish_rest() {
   const Counting counting(exposed_now_);
-  used_anywhere.wait();
+  used_->wait();
   buffers_.finish();
 }
 
 // A checkpointed segment that was computed again after the pass had begun has changed running means.
 void Reducer::Impl::send_buffers_again() {
   const Counting counting(exposed_now_);
-  buffers_.start(buffer_source_);
+  start_buffers();
   buffers_.finish();
 }
 
-void Reducer::Impl::finish_sparse(const torch::Tensor& anywhere, bool shadow) {
+void Reducer::Impl::finish_sparse(bool shadow) {
   for (std::size_t i = 0; i < entries_.size(); ++i) {
-    if (!entries_[i].info.sparse || anywhere.const_data_ptr<float>()[i] == 0) continue;
+    if (!entries_[i].info.sparse || !used_->anywhere(i)) continue;
     const Counting counting(exposed_now_);
     reduce_sparse(entries_[i], shadow);
   }
@@ -67,6 +68,7 @@ void Reducer::Impl::take_over_result(Bucket& bucket) {
                     result.numel(), " elements in the buffer of bucket ", bucket.for_hook->index(), ", expected ",
                     bucket.buffer.numel());
   if (same_memory(result, bucket.buffer)) return;
+  if (hook_stream_) nn_detail::keep_for_stream(result, nn_detail::current_stream(backend_.device()));
   const torch::NoGradGuard no_grad;
   bucket.buffer.copy_(result.is_alias_of(bucket.buffer) ? result.clone() : result);
 }
@@ -80,24 +82,34 @@ void Reducer::Impl::warn_of_lost_graph() {
       "gives an inner gradient its graph");
 }
 
-void Reducer::Impl::take_over_gradients(const torch::Tensor& used) {
-  const auto* anywhere = used.const_data_ptr<float>();
-  for (std::size_t i = 0; i < entries_.size(); ++i) {
-    Entry& entry = entries_[i];
-    if (entry.info.sparse || anywhere[i] == 0) continue;
-    torch::Tensor& gradient = entry.parameter.mutable_grad();
-    if (options_.gradient_as_bucket_view) {
-      if (!gradient.defined()) gradient = entry.view;
+void Reducer::Impl::take_over_gradients() {
+  for (const Bucket& bucket : buckets_) {
+    if (!options_.gradient_as_bucket_view) {
+      take_over_copies(bucket);
       continue;
     }
-    const torch::NoGradGuard no_grad;
-    if (gradient.defined()) {
-      if (gradient.requires_grad()) gradient = gradient.detach();  // from the graph of this rank alone
-      gradient.copy_(entry.view);
-    } else {
-      gradient = entry.view.clone();
+    for (const std::size_t member : bucket.members) {
+      torch::Tensor& gradient = entries_[member].parameter.mutable_grad();
+      if (!gradient.defined() && used_->anywhere(member)) gradient = entries_[member].view;
     }
   }
+}
+
+void Reducer::Impl::take_over_copies(const Bucket& bucket) {
+  const torch::NoGradGuard no_grad;
+  nn_detail::Copies copies;
+  for (const std::size_t member : bucket.members) {
+    if (!used_->anywhere(member)) continue;
+    const Entry& entry = entries_[member];
+    torch::Tensor& gradient = entry.parameter.mutable_grad();
+    if (!gradient.defined()) {
+      gradient = entry.view.clone();
+      continue;
+    }
+    if (gradient.requires_grad()) gradient = gradient.detach();  // from the graph of this rank alone
+    copies.add(gradient, entry.view);
+  }
+  copies.run();
 }
 
 void Reducer::Impl::reduce_sparse(Entry& entry, bool shadow) {

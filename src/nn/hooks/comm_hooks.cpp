@@ -34,11 +34,12 @@ class CompressHook final : public CommHook {
     }
     const torch::NoGradGuard no_grad;
     const torch::Tensor compressed = compress(bucket, channel.backend());
-    return [work = channel.start_mean(compressed), compressed, &bucket] {
-      work->wait();
-      const torch::NoGradGuard no_grad;
-      bucket.buffer().copy_(compressed);
-    };
+    return nn_detail::at_once_by_stream(channel.backend(),
+                                        [work = channel.start_mean(compressed), compressed, &bucket] {
+                                          work->wait();
+                                          const torch::NoGradGuard guard;
+                                          bucket.buffer().copy_(compressed);
+                                        });
   }
 
   std::string description() const override {
@@ -109,13 +110,17 @@ class CompressWrapper final : public CommHook {
     const torch::Tensor compressed = channel.backend().allocate(bucket.buffer().numel(), dtype_);
     compressed.copy_(bucket.buffer());
     const auto inner = std::make_shared<GradBucket>(bucket.with_buffer(compressed));
-    return [finish = hook_->run(*inner), inner, &bucket] {
+    std::function<void()> finish = hook_->run(*inner);
+    const bool is_done = !finish;
+    const auto convert = [finish = std::move(finish), inner, &bucket] {
       if (finish) finish();
       bucket.add_sent(inner->sent());
       if (inner->keeps_scale()) bucket.keep_scale();
       const torch::NoGradGuard no_grad;
       bucket.buffer().copy_(inner->buffer().flatten());
     };
+    if (is_done) return nn_detail::at_once_by_stream(channel.backend(), convert);
+    return convert;
   }
 
   std::string description() const override {

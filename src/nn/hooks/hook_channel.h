@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 
 #include "lockstep/nn/comm_hook.h"
 #include "nn/backend.h"
@@ -32,6 +33,15 @@ class HookChannel {
   Backend backend_;
   GradBucket& bucket_;
 };
+
+// What a hook's run() returns where finishing needs nothing but work of the stream: with a backend that works by
+// streams it is enqueued at once, so that the device does it while the backward pass goes on. Nothing is left to finish
+// then.
+inline std::function<void()> at_once_by_stream(const Backend& backend, std::function<void()> finish) {
+  if (!backend.orders_by_stream()) return finish;
+  finish();
+  return nullptr;
+}
 
 // A hook keeps data for each bucket, such as errors. The wrapper may build its buckets again. Then the data belong to
 // other gradients, even if a new bucket has as many elements. Comparing two BucketContents tells.

@@ -54,8 +54,14 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     finish(stream);  // so that a loop of queries ends
     return true;
   }
-  void synchronizeStream(const c10::Stream& stream) const override { finish(stream); }
-  void synchronizeDevice(c10::DeviceIndex index) const override { finish_device(checked(index)); }
+  void synchronizeStream(const c10::Stream& stream) const override {
+    count_host_wait(stream.device_index());
+    finish(stream);
+  }
+  void synchronizeDevice(c10::DeviceIndex index) const override {
+    count_host_wait(checked(index));
+    finish_device(index);
+  }
 
   // An event is a MarkerPtr, that of its last record().
   void record(void** event, const c10::Stream& stream, c10::DeviceIndex /*index*/,
@@ -67,11 +73,13 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     if (event != nullptr) enqueue_wait(stream, *static_cast<MarkerPtr*>(event));
   }
   bool queryEvent(void* event) const override {
-    synchronizeEvent(event);
+    if (event != nullptr) finish(*static_cast<MarkerPtr*>(event));
     return true;
   }
   void synchronizeEvent(void* event) const override {
-    if (event != nullptr) finish(*static_cast<MarkerPtr*>(event));
+    if (event == nullptr) return;
+    count_host_wait(stream_of(*static_cast<MarkerPtr*>(event)).device_index());
+    finish(*static_cast<MarkerPtr*>(event));
   }
   void destroyEvent(void* event, c10::DeviceIndex /*index*/) const noexcept override {
     delete static_cast<MarkerPtr*>(event);

@@ -9,6 +9,7 @@
 #include <torch/library.h>
 
 #include <array>
+#include <functional>
 #include <set>
 #include <string>
 #include <tuple>
@@ -34,6 +35,7 @@ bool is_ours(const at::Tensor& tensor) {
 struct Counters {
   Mutex mutex;
   std::array<Traffic, kTestDevices> traffic LOCKSTEP_GUARDED_BY(mutex);
+  std::array<int, kTestDevices> host_waits LOCKSTEP_GUARDED_BY(mutex) = {};
 };
 
 Counters& counters() {
@@ -132,18 +134,25 @@ at::Tensor& set_nothing(at::Tensor& self) {
                      {});
 }
 
-// The same elements as a CPU tensor: the only way to the bytes. Work that the current stream still has is done first,
-// as this is a kernel on that stream. The result must not outlive the tensor.
+// The same elements as a CPU tensor, to be had when the work that needs them is done: the only way to the bytes. That
+// tensor must not outlive the memory of the given one.
+std::function<at::Tensor()> opened_later(const at::Tensor& tensor) {
+  return [address = tensor.const_data_ptr(), sizes = tensor.sizes().vec(), strides = tensor.strides().vec(),
+          options = tensor.options().device(at::kCPU).memory_format(std::nullopt), device = tensor.device().index(),
+          conjugated = tensor.is_conj(), negated = tensor.is_neg()] {
+    const std::size_t bytes = at::detail::computeStorageNbytes(sizes, strides, options.dtype().itemsize());
+    if (bytes == 0) return at::empty_strided(sizes, strides, options);
+    at::Tensor view = at::from_blob(open(address, bytes, device), sizes, strides, options);
+    view._set_conj(conjugated);
+    view._set_neg(negated);
+    return view;
+  };
+}
+
+// The same now. Work that the current stream still has is done first, as this is a kernel on that stream.
 at::Tensor opened(const at::Tensor& tensor) {
   finish(current_stream(tensor.device().index()));
-  const auto options = tensor.options().device(at::kCPU);
-  if (tensor.numel() == 0) return at::empty_strided(tensor.sizes(), tensor.strides(), options);
-  const std::size_t bytes = at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize());
-  at::Tensor view = at::from_blob(open(tensor.const_data_ptr(), bytes, tensor.device().index()), tensor.sizes(),
-                                  tensor.strides(), options);
-  view._set_conj(tensor.is_conj());
-  view._set_neg(tensor.is_neg());
-  return view;
+  return opened_later(tensor)();
 }
 
 // ---- copies
@@ -175,8 +184,12 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& to, bool non_bloc
   if (crosses) count(is_ours(self) ? &Traffic::to_host : &Traffic::from_host, ours.device(), self);
   if (pinned) count(&Traffic::pinned, ours.device(), self);
   if (waits) count(&Traffic::enqueued, ours.device(), self);
+  if (crosses && !waits) count_host_wait(ours.device().index());
   if (waits) {
     enqueue_copy(host, ours, /*to_host=*/is_ours(self));
+  } else if (self.device() == to.device()) {
+    enqueue(current_stream(to.device().index()),
+            [from = opened_later(self), target = opened_later(to)] { target().copy_(from()); });
   } else {
     const at::Tensor from = is_ours(self) ? opened(self) : self;
     at::Tensor target = is_ours(to) ? opened(to) : to;
@@ -210,13 +223,12 @@ bool can_take_over(const at::Tensor& self, const at::Tensor& from) {
 // ---- kernels
 
 at::Tensor& fill(at::Tensor& self, const at::Scalar& value) {
-  opened(self).fill_(value);
+  enqueue(current_stream(self.device().index()), [target = opened_later(self), value] { target().fill_(value); });
   return self;
 }
 
 at::Tensor& zero(at::Tensor& self) {
-  opened(self).zero_();
-  return self;
+  return fill(self, 0);
 }
 
 OptionalTensor opened_if(const OptionalTensor& tensor) {
@@ -290,6 +302,12 @@ void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 
 }  // namespace
 
+void count_host_wait(c10::DeviceIndex device) {
+  if (KernelScope::depth() > 0) return;
+  MutexLock lock(counters().mutex);
+  ++counters().host_waits.at(static_cast<std::size_t>(device));
+}
+
 void register_kernels() {
   static torch::Library every(torch::Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   every.fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
@@ -327,6 +345,12 @@ Traffic traffic(int device) {
 void reset_traffic() {
   MutexLock lock(device::counters().mutex);
   device::counters().traffic = {};
+  device::counters().host_waits = {};
+}
+
+int host_waits(int device) {
+  MutexLock lock(device::counters().mutex);
+  return device::counters().host_waits.at(static_cast<std::size_t>(device));
 }
 
 }  // namespace lockstep::test

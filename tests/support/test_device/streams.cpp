@@ -87,6 +87,10 @@ MarkerPtr mark(c10::Stream stream) {
   return marker;
 }
 
+c10::Stream stream_of(const MarkerPtr& marker) {
+  return marker->stream;
+}
+
 void enqueue_wait(c10::Stream stream, MarkerPtr marker) {
   enqueue(stream, [marker = std::move(marker)] { finish(marker); });
 }

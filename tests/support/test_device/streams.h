@@ -21,6 +21,7 @@ c10::Stream next_stream(c10::DeviceIndex device);  // never the default one
 // All thread-safe. Work must not throw unless the program is wrong.
 void enqueue(c10::Stream stream, std::function<void()> work);
 MarkerPtr mark(c10::Stream stream);
+c10::Stream stream_of(const MarkerPtr& marker);
 void enqueue_wait(c10::Stream stream, MarkerPtr marker);
 void finish(c10::Stream stream);
 void finish(const MarkerPtr& marker);

@@ -1,0 +1,79 @@
+// Streams of a device: work beside the stream that is current, and waits between streams.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <utility>
+#include <vector>
+
+namespace lockstep::nn_detail {
+
+inline c10::Stream current_stream(c10::Device device) {
+  return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+}
+
+// What `later` gets from now on waits for what `first` has now. The program does not wait.
+inline void wait_for_stream(c10::Stream later, c10::Stream first) {
+  if (later == first) return;
+  c10::Event event(first.device_type());
+  event.record(first);
+  event.block(later);
+}
+
+// The memory of a tensor that was made on another stream is not used again before `stream` has done what it has now.
+inline void keep_for_stream(const at::Tensor& tensor, c10::Stream stream) {
+  c10::impl::VirtualGuardImpl(stream.device_type()).recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
+}
+
+// A stream beside the current one, for work that need not hold up what the current one gets next.
+class SideStream {
+ public:
+  explicit SideStream(c10::Device device)
+      : stream_(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device)) {}
+
+  c10::Stream stream() const { return stream_; }
+
+  // Runs `enqueue` with this stream as the current one. Its work begins after what the caller's stream has now.
+  template <typename Enqueue>
+  auto run(Enqueue enqueue) const {
+    wait_for_stream(stream_, current_stream(stream_.device()));
+    const c10::StreamGuard guard(stream_);
+    return enqueue();
+  }
+  // What the caller's stream gets from now on waits for all that.
+  void join() const { wait_for_stream(current_stream(stream_.device()), stream_); }
+
+ private:
+  c10::Stream stream_;
+};
+
+// The streams on which the gradients of a bucket were computed.
+class StreamSet {
+ public:
+  void add_current(c10::Device device) {
+    if (device.is_cpu()) return;
+    const c10::Stream stream = current_stream(device);
+    for (const c10::Stream known : streams_) {
+      if (known == stream) return;
+    }
+    streams_.push_back(stream);
+  }
+  // What the current stream gets from now on waits for them.
+  void join(c10::Device device) {
+    if (streams_.size() > 1 || (streams_.size() == 1 && streams_.front() != current_stream(device))) {
+      for (const c10::Stream stream : streams_) wait_for_stream(current_stream(device), stream);
+    }
+    streams_.clear();
+  }
+  void clear() { streams_.clear(); }
+
+ private:
+  std::vector<c10::Stream> streams_;
+};
+
+}  // namespace lockstep::nn_detail
