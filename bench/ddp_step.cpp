@@ -2,6 +2,7 @@
 // at once are the machine's limit) or under DistributedDataParallel, started by `lockstep run`. Peer:
 // peers/ddp_step.py, with the same models, optimizer, batches and options.
 #include <lockstep/c10d/distributed.h>
+#include <lockstep/nn/captured_step.h>
 #include <lockstep/nn/distributed_data_parallel.h>
 #include <lockstep/nn/fast_batch_norm.h>
 #include <lockstep/nn/fast_convolution.h>
@@ -39,6 +40,7 @@ struct Options : lockstep::bench::StepOptions {
   bool autocast = false;
   bool channels_last = false;
   int together = 1;
+  bool graph = false;
 };
 
 // Written under another name and renamed: a process that waits for the file must not see a part of it.
@@ -70,6 +72,9 @@ std::size_t adam_state_bytes(const torch::optim::Optimizer& optimizer) {
   return bytes;
 }
 
+// As many as PyTorch's DDP needs, for both.
+constexpr int kGraphWarmUp = 11;
+
 template <typename Model>
 torch::Tensor loss_of(const Options& options, Model& model, const lockstep::bench::Batch& batch) {
   if (!options.autocast) return torch::cross_entropy_loss(model->forward(batch.images), batch.labels);
@@ -90,17 +95,22 @@ void measure(const Options& options, Model& model, const std::vector<torch::Tens
   std::size_t gradient_bytes = 0;
   for (const torch::Tensor& parameter : parameters) gradient_bytes += parameter.nbytes();
   const auto optimizer = make_optimizer(options.optimizer, parameters);
-  const auto step = [&] {
+  const auto plain = [&] {
     optimizer->zero_grad(/*set_to_none=*/!options.keep_gradients);
     loss_of(options, model, batch).backward();
     lockstep::fused_step(*optimizer);  // the sharded one has an option for it
   };
+  std::optional<lockstep::CapturedStep> recorded;
+  if (options.graph)
+    recorded.emplace(plain, lockstep::CapturedStepOptions{.warm_up = kGraphWarmUp, .device = batch.images.device()});
+  const auto step = [&] { recorded ? (*recorded)() : plain(); };
   const auto meet = [&] {
     if (ddp) lockstep::barrier();
   };
   const auto finish = [&] {
     if (batch.images.is_cuda()) torch::cuda::synchronize();
   };
+  for (int i = 0; recorded && i <= kGraphWarmUp; ++i) step();
   const std::vector<double> seconds = lockstep::bench::time_steps(options.steps, meet, step, options.together, finish);
   write_report(options, rank, seconds, gradient_bytes, adam_state_bytes(*optimizer));
   while (!options.busy.empty() && !std::filesystem::exists(options.busy)) step();
@@ -152,6 +162,7 @@ int main(int argc, char** argv) {
   app.add_flag("--autocast", options.autocast, "the forward pass in bfloat16 where that is right");
   app.add_flag("--channels-last", options.channels_last, "images and weights with the channels last in memory");
   app.add_option("--together", options.together, "time so many steps as one, and divide")->check(CLI::PositiveNumber);
+  app.add_flag("--graph", options.graph, "on a GPU: the step as a CUDA graph");
   CLI11_PARSE(app, argc, argv);
 
   const bool on_gpu = options.device == "cuda";

@@ -45,22 +45,26 @@ def contender(tools: GpuTools, form: Form, ours: bool, mode: str) -> Contender:
 
 
 def measure(tools: GpuTools) -> Outcome:
+    return measure_forms("gpu_step", FORMS, tools)
+
+
+def measure_forms(bench: str, forms: list[Form], tools: GpuTools) -> Outcome:
     outcome = Outcome()
     rounds = tools.choose_rounds(ROUNDS, QUICK_ROUNDS)
-    for form in FORMS:
+    for form in forms:
         contenders = {
             "ddp": contender(tools, form, True, "ddp"),
             "limit": contender(tools, form, True, "alone"),
             "pytorch": contender(tools, form, False, "ddp"),
             "pytorch alone": contender(tools, form, False, "alone"),
         }
-        found = interleave_within(tools, contenders, rounds, outcome, f"gpu_step {form.name}")
+        found = interleave_within(tools, contenders, rounds, outcome, f"{bench} {form.name}")
         values = {name: samples[form.name] for name, samples in found.items()}
         for peer in ("limit", "pytorch"):
             if "ddp" in values and peer in values:
-                outcome.rows.append(Row("gpu_step", form.name, None, 1, values["ddp"], values[peer], peer, "ms"))
+                outcome.rows.append(Row(bench, form.name, None, 1, values["ddp"], values[peer], peer, "ms"))
         if "limit" in values and "pytorch alone" in values:
-            outcome.rows.append(Row("gpu_step", f"{form.name}, bare model", None, 1, values["limit"], values["pytorch alone"],
+            outcome.rows.append(Row(bench, f"{form.name}, bare model", None, 1, values["limit"], values["pytorch alone"],
                                     "pytorch", "ms"))
         if "pytorch" in values and "pytorch alone" in values:
             cost = compare(values["pytorch"], values["pytorch alone"])

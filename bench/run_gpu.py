@@ -24,7 +24,7 @@ import programs  # noqa: E402
 import ready  # noqa: E402
 from surroundings import SetupError, complain  # noqa: E402
 
-BENCHES = ["gpu_step", "gpu_all_reduce", "gpu_train"]
+BENCHES = ["gpu_step", "gpu_all_reduce", "gpu_train", "gpu_graph"]
 LEAST = 30  # seconds that a bench needs to find out anything
 
 
@@ -64,7 +64,9 @@ def measure_all(here: ready.Ready, arguments: argparse.Namespace, end: float) ->
         tools = GpuTools(build=here.programs.folder, peers=Path(scratch) / "peers", python=here.torch.python,
                          ranks=arguments.ranks, quick=arguments.quick, scratch=Path(scratch), rounds=arguments.rounds,
                          own=here.programs.environment(here.torch), end=end)
-        for name in arguments.names:
+        for i, name in enumerate(arguments.names):
+            # Each has its share of the time, and what the ones before it have left.
+            tools.end = time.monotonic() + (end - time.monotonic()) / (len(arguments.names) - i)
             print(f"\n== {name}", flush=True)
             outcome = measured(name, tools)
             print(report.text_table(outcome.rows, heading) if outcome.rows else "nothing measured")

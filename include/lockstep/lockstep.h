@@ -31,6 +31,7 @@
 #include "lockstep/launch/preemption.h"                  // IWYU pragma: export
 #include "lockstep/launch/spawn.h"                       // IWYU pragma: export
 #include "lockstep/nn/average_gradients.h"               // IWYU pragma: export
+#include "lockstep/nn/captured_step.h"                   // IWYU pragma: export
 #include "lockstep/nn/clip_grad.h"                       // IWYU pragma: export
 #include "lockstep/nn/comm_hook.h"                       // IWYU pragma: export
 #include "lockstep/nn/data_parallel.h"                   // IWYU pragma: export

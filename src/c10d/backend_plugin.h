@@ -12,6 +12,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
+#include "lockstep/c10d/device_graph.h"
 #include "lockstep/store/member.h"
 #include "lockstep/store/store.h"
 
@@ -35,6 +36,8 @@ struct BackendPlugin {
   const char* build;  // must be that of the caller: C++ types cross this interface
   // Collective over the members; throws what init_process_group and new_group throw.
   c10::intrusive_ptr<c10d::Backend> (*create)(const BackendRequest& request);
+  // For the backend's devices; null: they have none.
+  std::unique_ptr<DeviceGraph> (*make_graph)(c10::Device device) = nullptr;
 };
 
 // LOCKSTEP_BUILD is the versions of Lockstep and LibTorch, from CMake.

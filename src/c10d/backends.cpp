@@ -197,6 +197,15 @@ c10d::ProcessGroup::BackendType type_of(BackendName name) {
 
 }  // namespace
 
+std::unique_ptr<DeviceGraph> make_device_graph(c10::Device device) {
+  if (!device.is_cuda()) return nullptr;
+  if (!kHasNccl) {
+    throw ArgumentError(ErrorCode::kUnsupported,
+                        "CUDA graphs are not part of this build; build Lockstep with LibTorch's CUDA wheel");
+  }
+  return load(kNcclLibrary).make_graph(device);
+}
+
 bool is_available(std::string_view backend) {
   if (backend == "mpi") return kHasMpi;
   if (backend == "nccl") return kHasNccl;

@@ -1,4 +1,5 @@
-// Backend nccl: LibTorch's own process group over NCCL, given Lockstep's store and this rank's GPU.
+// Backend nccl: LibTorch's own process group over NCCL, given Lockstep's store and this rank's GPU. What else needs
+// CUDA's headers is in this library too.
 #include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <fmt/format.h>
@@ -7,6 +8,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include "c10d/backend_plugin.h"
+#include "cuda_graph.h"
 #include "lockstep/c10d/backend_capabilities.h"
 #include "lockstep/c10d/errors.h"
 #include "lockstep/c10d/store_adapter.h"
@@ -77,6 +79,6 @@ c10::intrusive_ptr<c10d::Backend> create(const BackendRequest& request) {
 
 // The only symbol that this library exports; see c10d/backend_plugin.h.
 extern "C" const lockstep::BackendPlugin* lockstep_backend() {
-  static const lockstep::BackendPlugin plugin{lockstep::kBackendBuild, &lockstep::create};
+  static const lockstep::BackendPlugin plugin{lockstep::kBackendBuild, &lockstep::create, &lockstep::make_cuda_graph};
   return &plugin;
 }

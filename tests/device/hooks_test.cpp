@@ -1,4 +1,6 @@
 // Communication hooks whose buckets are on a device. What they compute is tested on the CPU (tests/nn).
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -80,6 +82,40 @@ TEST(DeviceCommHooksMulti, PowerSgdGivesTheWeightsOfTheProcessor) {
       }
     }
   });
+}
+
+struct StreamOfRun final : CommHook {
+  explicit StreamOfRun(std::vector<c10::Stream>& seen) : seen(seen) {}
+  std::function<void()> run(GradBucket& bucket) override {
+    seen.push_back(c10::impl::VirtualGuardImpl(bucket.buffer().device().type()).getStream(bucket.buffer().device()));
+    return nullptr;
+  }
+  std::vector<c10::Stream>& seen;
+};
+
+// A pass that is moved to another stream, as for a CUDA graph, computes its gradients there.
+TEST(DeviceCommHooksMulti, FollowTheStreamOfTheForwardPass) {
+  run_on_devices(
+      2,
+      [](int /*rank*/, torch::Device device) {
+        ConvNet net;
+        net->to(device);
+        DistributedDataParallel<ConvNet> ddp(net);
+        std::vector<c10::Stream> seen;
+        ddp.register_comm_hook(std::make_shared<StreamOfRun>(seen));
+        const c10::impl::VirtualGuardImpl streams(device.type());
+        const c10::Stream beside = streams.getStreamFromGlobalPool(device);
+        const c10::Stream usual = streams.getStream(device);
+        for (const c10::Stream stream : {usual, usual, beside, beside, usual}) {
+          const c10::StreamGuard guard(stream);
+          seen.clear();
+          ddp->is_training();  // operator-> begins the pass
+          loss_on(net, device).backward();
+          ASSERT_FALSE(seen.empty());
+          for (const c10::Stream found : seen) EXPECT_EQ(found, stream);
+        }
+      },
+      "lockstep");
 }
 
 // As when a checkpoint is read to the device, or a run goes on without one.

@@ -8,6 +8,7 @@
 #include "lockstep/c10d/objects.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/data/data_loader.h"
+#include "lockstep/nn/captured_step.h"
 #include "lockstep/nn/clip_grad.h"
 #include "lockstep/nn/distributed_data_parallel.h"
 #include "lockstep/nn/exponential_moving_average.h"
@@ -92,6 +93,23 @@ struct ClippedHook final : CommHook {
   fused_step(optimizer);
 
   scaler.step(optimizer, fused_step);
+}
+
+[[maybe_unused]] void captured(Ddp& ddp, torch::optim::SGD& optimizer, DataLoader& loader, torch::Device device) {
+  const torch::Tensor images = torch::empty({64, 3, 224, 224}, device);
+  const torch::Tensor labels = torch::empty({64}, torch::dtype(torch::kLong).device(device));
+  torch::Tensor loss;
+  CapturedStep step([&] {
+    optimizer.zero_grad();
+    loss = torch::cross_entropy_loss(ddp.forward(images), labels);
+    loss.backward();
+  });
+  for (auto& batch : loader) {
+    images.copy_(batch.data, /*non_blocking=*/true);
+    labels.copy_(batch.target, /*non_blocking=*/true);
+    step();
+    fused_step(optimizer);
+  }
 }
 
 [[maybe_unused]] void finite(Net& net, Ddp& ddp, torch::optim::SGD& optimizer, DataLoader& loader) {
@@ -240,6 +258,24 @@ struct ClippedHook final : CommHook {
 [[maybe_unused]] void fused_step_header(torch::optim::SGD& optimizer, torch::Tensor& loss) {
   loss.backward();
   lockstep::fused_step(optimizer);
+}
+
+[[maybe_unused]] void captured_step_header(Ddp& ddp, torch::optim::SGD& optimizer, DataLoader& loader,
+                                           torch::Device device, torch::TensorOptions options_of_labels) {
+  const torch::Tensor images = torch::empty({64, 3, 224, 224}, device);
+  const torch::Tensor labels = torch::empty({64}, options_of_labels);
+  torch::Tensor loss;
+  lockstep::CapturedStep step([&] {
+    optimizer.zero_grad();
+    loss = torch::cross_entropy_loss(ddp.forward(images), labels);
+    loss.backward();
+  });
+  for (auto& batch : loader) {
+    images.copy_(batch.data, /*non_blocking=*/true);
+    labels.copy_(batch.target, /*non_blocking=*/true);
+    step();
+    lockstep::fused_step(optimizer);
+  }
 }
 
 [[maybe_unused]] void finite_check_header(Net& net, torch::optim::SGD& optimizer, torch::Tensor& loss) {

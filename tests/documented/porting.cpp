@@ -219,6 +219,12 @@ void train(int /*rank*/) {}
   fused_step(optimizer);
 }
 
+[[maybe_unused]] void captured(Net& model, void (*train_step)()) {
+  DistributedDataParallel<Net> ddp(model);
+  CapturedStep step(train_step);
+  step();
+}
+
 [[maybe_unused]] void local_sgd(DistributedDataParallel<Net>& ddp, torch::optim::SGD& optimizer) {
   ddp.register_comm_hook(make_post_local_sgd_hook({.start_local_sgd_iter = 100}));
   PeriodicModelAverager averager({.period = 4, .warmup_steps = 100});

@@ -5,8 +5,8 @@
 
 namespace lockstep {
 
-// Implemented by the backends that init_process_group makes. Each method answers what holds for the CPU engine, unless a
-// backend overrides it.
+// Implemented by the backends that init_process_group makes. Each method answers what holds for the CPU engine, unless
+// a backend overrides it.
 class BackendCapabilities {
  public:
   virtual ~BackendCapabilities() = default;

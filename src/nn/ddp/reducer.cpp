@@ -56,6 +56,7 @@ Reducer::Impl::Impl(std::vector<NamedParameter> parameters, std::vector<NamedPar
 // accumulator, also where a second conversion undoes it. This needs no other rank, which may have converted nothing.
 void Reducer::Impl::attach_hooks() {
   if (backend_.world_size() == 1 && !comm_hook_) return;  // its gradients are the mean already
+  if (!backend_.device().is_cpu()) follow_stream();
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     Entry& entry = entries_[i];
     auto present = torch::autograd::impl::grad_accumulator(entry.parameter);
@@ -67,6 +68,18 @@ void Reducer::Impl::attach_hooks() {
           on_gradient(i, inputs.empty() ? torch::Tensor() : inputs.front());
           return outputs;
         }));
+  }
+}
+
+// Autograd adds a gradient up on the stream on which its accumulator was made. Where the forward pass has moved to
+// another stream, new ones spare the two streams waiting for each other; and what is recorded on one stream (a CUDA
+// graph) may not wait for the default stream. An accumulator that a graph still holds stays.
+void Reducer::Impl::follow_stream() {
+  const c10::Stream stream = nn_detail::current_stream(backend_.device());
+  if (std::exchange(accumulators_stream_, stream).value_or(stream) == stream) return;
+  for (Entry& entry : entries_) {
+    if (entry.accumulator) entry.accumulator->del_post_hook(entry.hook);
+    entry.accumulator.reset();
   }
 }
 

@@ -103,6 +103,8 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
     const Clock::time_point start_;
   };
 
+  void follow_stream();
+
   // The backward pass.
   void on_gradient(std::size_t index, const torch::Tensor& incoming) LOCKSTEP_EXCLUDES(mutex_);
   void start_pass() LOCKSTEP_REQUIRES(mutex_);
@@ -156,6 +158,7 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   std::shared_ptr<nn_detail::GradientPlacement> placement_learner_;
   std::shared_ptr<CommHook> comm_hook_;
   bool hook_is_checked_ = false;
+  std::optional<c10::Stream> accumulators_stream_;
   // Where collectives are work of streams, so is what hooks do: it need not hold up the backward pass.
   std::optional<nn_detail::SideStream> hook_stream_;
   int buffer_source_ = 0;
