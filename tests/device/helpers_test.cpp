@@ -219,6 +219,28 @@ TEST(DeviceFiniteCheckMulti, NamesTheParameterThatIsNotFinite) {
   });
 }
 
+// A sweep looks at each loss one check later, which it need not wait for.
+TEST(DeviceFiniteCheckMulti, FindsTheLossOfTheStepBefore) {
+  run_on_devices(2, [](int rank, torch::Device device) {
+    ConvNet net;
+    net->to(device);
+    const torch::Tensor good = torch::ones({}, device);
+    const torch::Tensor bad = rank == 1 ? good / 0 : good;
+    FiniteCheck check(*net, {.checks_per_sweep = 3});
+    EXPECT_TRUE(check.check(good));
+    EXPECT_TRUE(check.check(bad));
+    const std::string late = error_of([&] { check.check(good); });
+    expect_in(late, {"step 1: the loss of rank 1 is inf"});
+    EXPECT_EQ(late.find("parameter"), std::string::npos) << late;
+    EXPECT_TRUE(check.check(bad));
+    expect_in(error_of([&] { check.check_parameters(); }), {"before step 4: the loss of rank 1 is inf"});
+    check.check_parameters();
+    EXPECT_TRUE(check.check(good)) << "what was found is forgotten";
+    check.check_parameters();
+    EXPECT_NE(error_of([&] { check.check(torch::ones({2}, device)); }).find("a loss of one number"), std::string::npos);
+  });
+}
+
 // Master weights and autocast: the wrapper's gradients are float, or those of bfloat16 parameters.
 State train_in_bfloat16(torch::Device device, int rank, bool masters) {
   torch::manual_seed(7 + rank);

@@ -9,7 +9,7 @@
 #include "device/device_ranks.h"
 #include "device/stream_backend.h"
 #include "lockstep/c10d/collectives.h"
-#include "lockstep/nn/parameter_averaging.h"
+#include "lockstep/nn/finite_check.h"
 #include "lockstep/nn/power_sgd.h"
 #include "lockstep/nn/sync_batch_norm.h"
 #include "support/test_device.h"
@@ -136,6 +136,20 @@ TEST_P(DeviceSeveralStreamsMulti, AreAwaitedByTheBucket) {
       EXPECT_EQ(net->first.grad().cpu()[49].item<double>(), 1.5 + step) << "step " << step;
       EXPECT_EQ(net->second.grad().cpu()[49].item<double>(), 3 + 2 * step) << "step " << step;
     }
+  });
+}
+
+// As the Trainer does it.
+TEST(DeviceStreamsFiniteCheckMulti, LetsTheProgramRunAhead) {
+  run_on_streams(2, [](int /*rank*/, torch::Device device) {
+    ConvNet net;
+    net->to(device);
+    FiniteCheck check(*net, {.checks_per_sweep = 3});
+    const torch::Tensor loss = torch::ones({}, device);
+    check.check(loss);
+    reset_traffic();
+    for (int step = 0; step < 7; ++step) EXPECT_TRUE(check.check(loss));
+    EXPECT_EQ(host_waits(device.index()), 0);
   });
 }
 

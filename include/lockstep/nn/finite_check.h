@@ -19,6 +19,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -26,6 +27,10 @@
 #include "lockstep/nn/reducer.h"
 
 namespace lockstep {
+
+namespace nn_detail {
+class LateNumbers;
+}
 
 enum class NonFinitePolicy {
   kError,  // check throws on every rank
@@ -44,6 +49,8 @@ struct FiniteCheckOptions {
   // 0: each check reads all gradients. Positive, for kError alone: it reads a part of the parameters in their place,
   // and all of them in so many checks. A gradient that is not finite makes its parameter so, which never becomes finite
   // again: so the error comes up to so many checks later, and names the parameter. Losses are looked at in each check.
+  // On a GPU each check then looks at the loss and the part of the check before, which it need not wait for: one step
+  // is made with a loss that is not finite. check_parameters() looks at the last one.
   std::int64_t checks_per_sweep = 0;
 };
 
@@ -80,7 +87,10 @@ class FiniteCheck {
   // Which parameters and buffers are infinite before any step.
   void note_infinite();
   std::vector<NamedParameter> watched() const;
-  bool is_next_part_finite();
+  std::vector<torch::Tensor> next_part();
+  bool check_late(const torch::Tensor& loss, const std::vector<torch::Tensor>& part);
+  // Of the check before, on a GPU: the loss, and a sum of the part.
+  std::vector<double> read_late();
   // With kSkip: copies the buffers, if they are finite; puts the copies back where the buffers are not.
   void keep_buffers();
   void restore_buffers();
@@ -88,7 +98,7 @@ class FiniteCheck {
   std::string bad_gradients() const;
   std::string bad_parameters() const;
   // `found`: what this rank has found beside its loss.
-  bool decide(const torch::Tensor& loss, std::string found);
+  bool decide(double loss, std::string found, std::int64_t step);
 
   const torch::nn::Module& module_;
   const FiniteCheckOptions options_;
@@ -102,6 +112,7 @@ class FiniteCheck {
   std::int64_t part_ = 0;
   std::size_t next_ = 0;
   std::int64_t next_element_ = 0;
+  std::shared_ptr<nn_detail::LateNumbers> late_;
 };
 
 }  // namespace lockstep

@@ -87,8 +87,9 @@ struct TrainerOptions {
   // What happens when a loss or a gradient is not finite. No step is made with such a loss. With kSkip or clipping all
   // gradients are read in each step. With kError alone they are not: a gradient that is not finite, under a loss that
   // is, is an error up to 32 steps later, before the next checkpoint and at the end of the epoch (FiniteCheckOptions::
-  // checks_per_sweep). Empty: not checked.
-  // With kFloat16 a GradScaler skips steps with such gradients instead; weights and buffers are checked as above.
+  // checks_per_sweep). On a GPU a loss is then looked at one step later, so one step is made with it. Empty: not
+  // checked. With kFloat16 a GradScaler skips steps with such gradients instead; weights and buffers are checked as
+  // above.
   std::optional<NonFinitePolicy> non_finite = NonFinitePolicy::kError;
 
   DistributedDataParallelOptions ddp = {};

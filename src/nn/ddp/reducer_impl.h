@@ -17,8 +17,8 @@
 #include "lockstep/base/mutex.h"
 #include "lockstep/nn/reducer.h"
 #include "nn/backend.h"
+#include "nn/streams.h"
 #include "packed_buffers.h"
-#include "side_stream.h"
 #include "used_anywhere.h"
 
 namespace lockstep {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/arithmetic.h"
+#include "late_numbers.h"
 #include "lockstep/base/log.h"
 #include "named_gradients.h"
 #include "nn/all_ranks.h"
@@ -42,6 +43,22 @@ void add(std::string& problem, const std::string& text) {
   problem += (problem.empty() ? "" : "; ") + text;
 }
 
+// `losses`: by rank.
+std::string bad_losses(const std::vector<double>& losses) {
+  std::string problem;
+  for (std::size_t rank = 0; rank < losses.size(); ++rank) {
+    if (std::isfinite(losses[rank])) continue;
+    const double shown = std::isnan(losses[rank]) ? std::fabs(losses[rank]) : losses[rank];  // no "-nan"
+    add(problem, fmt::format("the loss of rank {} is {}", rank, shown));
+  }
+  return problem;
+}
+
+void check_is_one_number(const torch::Tensor& loss) {
+  TORCH_CHECK_VALUE(loss.defined() && loss.numel() == 1, "FiniteCheck: expected a loss of one number, got ",
+                    loss.defined() ? c10::str(loss.sizes()) : "an undefined tensor");
+}
+
 }  // namespace
 
 FiniteCheck::FiniteCheck(const torch::nn::Module& module, const FiniteCheckOptions& options)
@@ -59,6 +76,7 @@ FiniteCheck::FiniteCheck(const torch::nn::Module& module, const FiniteCheckOptio
 
 void FiniteCheck::set_step(std::int64_t step) {
   step_ = step;
+  late_.reset();
   note_infinite();  // a checkpoint has been read since the constructor
   keep_buffers();
 }
@@ -97,13 +115,36 @@ void FiniteCheck::restore_buffers() {
 
 bool FiniteCheck::check(const torch::Tensor& loss) {
   const torch::NoGradGuard no_grad;
-  if (options_.checks_per_sweep > 0) return decide(loss, is_next_part_finite() ? "" : bad_parameters());
-  return decide(loss, bad_gradients());
+  check_is_one_number(loss);
+  if (options_.checks_per_sweep == 0) return decide(loss.item<double>(), bad_gradients(), step_++);
+  const std::vector<torch::Tensor> part = next_part();
+  if (!loss.is_cpu()) return check_late(loss, part);
+  return decide(loss.item<double>(), nn_detail::have_finite_sum(part) ? "" : bad_parameters(), step_++);
+}
+
+// The program runs ahead of the GPU by one step. What it asks of the step before costs no wait.
+bool FiniteCheck::check_late(const torch::Tensor& loss, const std::vector<torch::Tensor>& part) {
+  const auto as_number = [&](const torch::Tensor& tensor) {
+    return tensor.detach().to(loss.device(), torch::kDouble).reshape({1});
+  };
+  const torch::Tensor sum = nn_detail::sum_of(part);
+  auto now = std::make_shared<nn_detail::LateNumbers>(
+      torch::cat({as_number(loss), sum.defined() ? as_number(sum) : torch::zeros_like(as_number(loss))}));
+  const std::vector<double> before = read_late();
+  late_ = std::move(now);
+  const std::int64_t step = step_++ - 1;
+  return decide(before[0], std::isfinite(before[1]) ? "" : bad_parameters(), step);
+}
+
+std::vector<double> FiniteCheck::read_late() {
+  const auto late = std::exchange(late_, nullptr);
+  return late ? late->read() : std::vector<double>{0, 0};
 }
 
 bool FiniteCheck::check(const torch::Tensor& loss, double gradient_norm) {
   const torch::NoGradGuard no_grad;
-  return decide(loss, std::isfinite(gradient_norm) ? "" : bad_gradients());
+  check_is_one_number(loss);
+  return decide(loss.item<double>(), std::isfinite(gradient_norm) ? "" : bad_gradients(), step_++);
 }
 
 void FiniteCheck::note_step(bool taken) {
@@ -118,9 +159,16 @@ void FiniteCheck::note_step(bool taken) {
 void FiniteCheck::check_parameters() {
   const torch::NoGradGuard no_grad;
   const std::string found = bad_parameters();
-  const std::vector<double> all = nn_detail::of_all_ranks(found.empty() ? 0 : 1, options_.group);
-  TORCH_CHECK(std::find(all.begin(), all.end(), 1.0) == all.end(), "rank ", get_rank(options_.group), ", before step ",
-              step_, ": ", found.empty() ? "parameters of other ranks are not finite" : found, kWhenItDiverges);
+  std::vector<double> losses;
+  bool any_found = false;
+  for (const auto& row : nn_detail::rows_of_all_ranks({found.empty() ? 0.0 : 1.0, read_late()[0]}, options_.group)) {
+    any_found = any_found || row[0] != 0;
+    losses.push_back(row[1]);
+  }
+  std::string problem = bad_losses(losses);
+  if (any_found) add(problem, found.empty() ? "parameters of other ranks are not finite" : found);
+  TORCH_CHECK(problem.empty(), "rank ", get_rank(options_.group), ", before step ", step_, ": ", problem,
+              kWhenItDiverges);
 }
 
 void FiniteCheck::note_infinite() {
@@ -141,7 +189,7 @@ std::vector<NamedParameter> FiniteCheck::watched() const {
 }
 
 // The parameters are asked for at the beginning of a sweep, because their names take time.
-bool FiniteCheck::is_next_part_finite() {
+std::vector<torch::Tensor> FiniteCheck::next_part() {
   if (next_ == swept_.size()) {
     swept_ = nn_detail::without_names(watched());
     std::int64_t elements = 0;
@@ -166,7 +214,7 @@ bool FiniteCheck::is_next_part_finite() {
     next_element_ = 0;
     ++next_;
   }
-  return nn_detail::have_finite_sum(part);
+  return part;
 }
 
 std::string FiniteCheck::bad_gradients() const {
@@ -183,21 +231,13 @@ std::string FiniteCheck::bad_parameters() const {
   return names.empty() ? "" : fmt::format("{} is not finite since an earlier step", names);
 }
 
-bool FiniteCheck::decide(const torch::Tensor& loss, std::string found) {
-  TORCH_CHECK_VALUE(loss.defined() && loss.numel() == 1, "FiniteCheck: expected a loss of one number, got ",
-                    loss.defined() ? c10::str(loss.sizes()) : "an undefined tensor");
-  const auto own = loss.item<double>();
+bool FiniteCheck::decide(double own, std::string found, std::int64_t step) {
   const double sent = std::isfinite(own) && !found.empty() ? kFound : own;
-  std::string problem;
   const std::vector<double> all = nn_detail::of_all_ranks(sent, options_.group);
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (std::isfinite(all[rank])) continue;
-    const double shown = std::isnan(all[rank]) ? std::fabs(all[rank]) : all[rank];  // no "-nan"
-    add(problem, fmt::format("the loss of rank {} is {}", rank, shown));
-  }
+  std::string problem = bad_losses(all);
   const bool any_found = std::find(all.begin(), all.end(), kFound) != all.end();
   const bool sweeps = options_.checks_per_sweep > 0;
-  if (sweeps && found.empty() && !problem.empty()) {  // an earlier step may be the cause of this loss
+  if (sweeps && !late_ && found.empty() && !problem.empty()) {  // an earlier step may be the cause of this loss
     found = bad_parameters();
     if (found.empty()) found = bad_gradients();
   }
@@ -206,7 +246,6 @@ bool FiniteCheck::decide(const torch::Tensor& loss, std::string found) {
   } else if (any_found) {
     add(problem, sweeps ? "parameters of other ranks are not finite" : "gradients of other ranks are not finite");
   }
-  const std::int64_t step = step_++;
   if (problem.empty()) {
     skipped_in_a_row_ = 0;
     keep_buffers();

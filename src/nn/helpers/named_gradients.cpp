@@ -53,8 +53,7 @@ void scale_to_norm(const std::vector<NamedParameter>& gradients, const torch::Te
   }
 }
 
-// Whatever is added to an infinity or a NaN, the sum is one of them. A sum is the fastest reading: nothing is stored.
-bool have_finite_sum(const std::vector<torch::Tensor>& values) {
+torch::Tensor sum_of(const std::vector<torch::Tensor>& values) {
   torch::Tensor total;
   for (const torch::Tensor& tensor : values) {
     if (!tensor.is_floating_point() && !tensor.is_complex()) continue;
@@ -62,6 +61,11 @@ bool have_finite_sum(const std::vector<torch::Tensor>& values) {
     const torch::Tensor sum = numbers.sum(numbers.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat);
     total = total.defined() ? total + sum.to(total.device()) : sum;
   }
+  return total;
+}
+
+bool have_finite_sum(const std::vector<torch::Tensor>& values) {
+  const torch::Tensor total = sum_of(values);
   return !total.defined() || std::isfinite(total.item<double>());
 }
 

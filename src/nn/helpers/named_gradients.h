@@ -25,6 +25,9 @@ torch::Tensor total_norm(const std::vector<NamedParameter>& gradients, double no
 // Scales them so that their norm, which is `norm`, is at most `max_norm`.
 void scale_to_norm(const std::vector<NamedParameter>& gradients, const torch::Tensor& norm, double max_norm);
 
+// On the device of the first; undefined where there are no numbers. Whatever is added to an infinity or a NaN, the sum
+// is one of them. A sum is the fastest reading: nothing is stored.
+torch::Tensor sum_of(const std::vector<torch::Tensor>& values);
 // True: all values are finite. False: some are not, or their sum is too large for its dtype. Reads them once.
 bool have_finite_sum(const std::vector<torch::Tensor>& values);
 
