@@ -54,6 +54,15 @@ c10::intrusive_ptr<c10d::ProcessGroupNCCL::Options> copy_options(const BackendRe
 class NcclBackend final : public c10d::ProcessGroupNCCL, public BackendCapabilities {
  public:
   using ProcessGroupNCCL::ProcessGroupNCCL;
+  ~NcclBackend() override { drop_cuda_recordings(); }
+  void shutdown() override {
+    drop_cuda_recordings();
+    ProcessGroupNCCL::shutdown();
+  }
+  void abort() override {
+    drop_cuda_recordings();
+    ProcessGroupNCCL::abort();
+  }
   bool receives_from_any() const override { return false; }
   bool takes_strided_messages() const override { return false; }
   bool has_monitored_barrier() const override { return false; }

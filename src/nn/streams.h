@@ -8,9 +8,6 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <utility>
-#include <vector>
-
 namespace lockstep::nn_detail {
 
 inline c10::Stream current_stream(c10::Device device) {
@@ -50,30 +47,6 @@ class SideStream {
 
  private:
   c10::Stream stream_;
-};
-
-// The streams on which the gradients of a bucket were computed.
-class StreamSet {
- public:
-  void add_current(c10::Device device) {
-    if (device.is_cpu()) return;
-    const c10::Stream stream = current_stream(device);
-    for (const c10::Stream known : streams_) {
-      if (known == stream) return;
-    }
-    streams_.push_back(stream);
-  }
-  // What the current stream gets from now on waits for them.
-  void join(c10::Device device) {
-    if (streams_.size() > 1 || (streams_.size() == 1 && streams_.front() != current_stream(device))) {
-      for (const c10::Stream stream : streams_) wait_for_stream(current_stream(device), stream);
-    }
-    streams_.clear();
-  }
-  void clear() { streams_.clear(); }
-
- private:
-  std::vector<c10::Stream> streams_;
 };
 
 }  // namespace lockstep::nn_detail

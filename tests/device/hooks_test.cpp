@@ -106,11 +106,13 @@ TEST(DeviceCommHooksMulti, FollowTheStreamOfTheForwardPass) {
         const c10::impl::VirtualGuardImpl streams(device.type());
         const c10::Stream beside = streams.getStreamFromGlobalPool(device);
         const c10::Stream usual = streams.getStream(device);
-        for (const c10::Stream stream : {usual, usual, beside, beside, usual}) {
+        torch::Tensor loss;  // holds the graph of a pass until the next one has begun
+        for (const c10::Stream stream : {usual, usual, beside, beside, usual, usual}) {
           const c10::StreamGuard guard(stream);
           seen.clear();
           ddp->is_training();  // operator-> begins the pass
-          loss_on(net, device).backward();
+          loss = loss_on(net, device);
+          loss.backward();
           ASSERT_FALSE(seen.empty());
           for (const c10::Stream found : seen) EXPECT_EQ(found, stream);
         }

@@ -107,8 +107,8 @@ struct LateGradient : torch::autograd::Function<LateGradient> {
   }
 };
 
-// Autograd adds a gradient up on the stream on which it first saw the parameter. Where these differ, the gradients of
-// one bucket are on several streams.
+// Autograd adds a gradient up on the stream on which it first saw the parameter. The forward pass uses two, and a graph
+// from before the wrapper keeps one of them alive.
 class DeviceSeveralStreamsMulti : public testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(Gradients, DeviceSeveralStreamsMulti, testing::Bool());
 
@@ -136,6 +136,9 @@ TEST_P(DeviceSeveralStreamsMulti, AreAwaitedByTheBucket) {
       EXPECT_EQ(net->first.grad().cpu()[49].item<double>(), 1.5 + step) << "step " << step;
       EXPECT_EQ(net->second.grad().cpu()[49].item<double>(), 3 + 2 * step) << "step " << step;
     }
+    for (const torch::Tensor& parameter : net->parameters()) parameter.mutable_grad().reset();
+    (seen_before.sum() * (1 + rank)).backward();
+    EXPECT_EQ(net->second.grad().cpu()[49].item<double>(), 1.5) << "a graph from before";
   });
 }
 
@@ -150,6 +153,36 @@ TEST(DeviceStreamsFiniteCheckMulti, LetsTheProgramRunAhead) {
     reset_traffic();
     for (int step = 0; step < 7; ++step) EXPECT_TRUE(check.check(loss));
     EXPECT_EQ(host_waits(device.index()), 0);
+  });
+}
+
+// State that was read to the device, on another stream than the hook's.
+TEST(DeviceStreamsHookMulti, KeepsWhatWasLoaded) {
+  run_on_streams(2, [](int rank, torch::Device device) {
+    const auto make = [] { return make_compress_hook(torch::kHalf, {.error_feedback = true}); };
+    const auto pass = [&](ConvNet& net, const std::shared_ptr<CommHook>& hook, int passes) {
+      net->to(device);
+      DistributedDataParallel<ConvNet> ddp(net);
+      ddp.register_comm_hook(hook);
+      torch::manual_seed(rank);
+      for (int i = 0; i < passes; ++i) {
+        ddp->is_training();
+        loss_on(net, device).backward();
+      }
+    };
+    ConvNet net;
+    const auto saved = make();
+    pass(net, saved, 2);
+    const auto loaded = make();
+    {
+      std::map<std::string, torch::Tensor> state;
+      for (const auto& [name, tensor] : saved->tensors()) state[name] = tensor.cpu().to(device);
+      loaded->load(state);
+    }
+    ConvNet next;
+    pass(next, loaded, 2);
+    for (const torch::Tensor& parameter : next->parameters())
+      EXPECT_TRUE(parameter.grad().cpu().isfinite().all().item<bool>());
   });
 }
 

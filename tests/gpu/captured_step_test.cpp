@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "device/device_ranks.h"
+#include "lockstep/c10d/collectives.h"
 #include "lockstep/nn/distributed_data_parallel.h"
 #include "lockstep/nn/fused_step.h"
 #include "lockstep/nn/models/resnet.h"
@@ -93,8 +94,31 @@ TEST(GraphedStep, ThatWaitsIsAnError) {
         step();
         expect_in(error_of([&] { step(); }), {"could not be recorded", "must not wait for the GPU"});
         EXPECT_EQ((x + 1).sum().item<float>(), 20);
+        EXPECT_GT(torch::rand({1000}, x.options()).max().item<float>(), 0.5F) << "outside a recording";
+        torch::Tensor y;
+        CapturedStep good([&] { y = torch::rand({1000}, x.options()); }, {.warm_up = 1});
+        good();
+        good();
+        const torch::Tensor first = y.clone();
+        good();
+        EXPECT_FALSE(torch::equal(first, y)) << "random numbers go on";
       },
       "cpu:lockstep,cuda:nccl");
+}
+
+// NCCL waits for recordings of its collectives. The group is destroyed while one is alive.
+TEST(GraphedStep, OutlivesTheGroup) {
+  run_processes(2, [](int rank) {
+    prepare_rank(rank);
+    use_test_device();
+    init_process_group("cpu:lockstep,cuda:nccl");
+    const torch::Tensor x = torch::ones({10}, local_device());
+    CapturedStep step([&] { all_reduce(x); }, {.warm_up = 1});
+    for (int i = 0; i < 4; ++i) step();
+    EXPECT_EQ(x[0].item<float>(), 16);
+    destroy_process_group();
+    EXPECT_FALSE(step.is_captured());
+  });
 }
 
 }  // namespace

@@ -7,7 +7,9 @@
 #include <string>
 #include <utility>
 
+#include "lockstep/c10d/distributed.h"
 #include "nn/error_texts.h"
+#include "support/process_ranks.h"
 
 namespace lockstep::test {
 namespace {
@@ -20,10 +22,14 @@ struct CountingGraph final : DeviceGraph {
   }
   void capture(const Enqueue& enqueue) override {
     calls += 'c';
+    recorded = false;
     enqueue();
+    recorded = true;
   }
+  bool has_recording() const override { return recorded; }
   void replay() override { calls += 'p'; }
   std::string& calls;
+  bool recorded = false;
 };
 
 TEST(CapturedStep, IsWarmedUpThenRecordedThenRepeated) {
@@ -40,7 +46,24 @@ TEST(CapturedStep, IsWarmedUpThenRecordedThenRepeated) {
   EXPECT_FALSE(step.is_captured());
   step();
   step();
-  EXPECT_EQ(calls, "rrcpppcpp");
+  step();
+  EXPECT_EQ(calls, "rrcppprcpp") << "what is new is warmed up once";
+}
+
+// As by a group of NCCL that is destroyed.
+TEST(CapturedStep, RecordsAgainWhatWasDropped) {
+  std::string calls;
+  auto graph = std::make_unique<CountingGraph>(calls);
+  CountingGraph& dropped = *graph;
+  CapturedStep step([] {}, std::move(graph), {.warm_up = 1});
+  step();
+  step();
+  dropped.recorded = false;
+  EXPECT_FALSE(step.is_captured());
+  step();
+  step();
+  EXPECT_EQ(calls, "rcprcp");
+  EXPECT_TRUE(step.is_captured());
 }
 
 TEST(CapturedStep, RunsAsItIsOnTheProcessor) {
@@ -76,6 +99,37 @@ TEST(CapturedStep, PassesOnTheErrorsOfItsWarmUp) {
   step();
   step();
   EXPECT_EQ(calls, "rrcp") << "a step that failed does not count";
+}
+
+// All ranks would wait in the repetition for one that has none.
+TEST(CapturedStepMulti, IsRecordedOnAllRanksOrNone) {
+  run_processes(3, [](int rank) {
+    const ProcessGroupGuard group;
+    std::string calls;
+    bool fails = true;
+    const auto body = [&] { TORCH_CHECK(!fails || rank != 1 || calls.back() != 'c', "it waits"); };
+    CapturedStep step(body, std::make_unique<CountingGraph>(calls), {.warm_up = 1});
+    step();
+    const std::string text = error_of([&] { step(); });
+    expect_in(text, {rank == 1 ? "could not be recorded: it waits" : "could not be recorded on rank(s) 1"});
+    EXPECT_EQ(calls, "rc");
+    fails = false;
+    step();
+    EXPECT_EQ(calls, "rccp");
+    CapturedStep alone([] {}, std::make_unique<CountingGraph>(calls), {.warm_up = 1, .together = false});
+    if (rank == 0) {
+      alone();
+      alone();
+    }
+  });
+}
+
+TEST(CapturedStep, KeepsTheKindOfAnError) {
+  std::string calls;
+  const auto body = [&] { TORCH_CHECK_WITH(OutOfMemoryError, calls.back() != 'c', "no memory is left"); };
+  CapturedStep step(body, std::make_unique<CountingGraph>(calls), {.warm_up = 1});
+  step();
+  EXPECT_THROW(step(), c10::OutOfMemoryError);
 }
 
 TEST(CapturedStep, RefusesWhatCannotWork) {

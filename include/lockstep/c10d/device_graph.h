@@ -22,7 +22,10 @@ class DeviceGraph {
   // The same, but what it enqueues is recorded, in place of an earlier recording, and not done. Blocks until the device
   // has nothing to do. If `enqueue` throws, or waits for the device, there is no recording.
   virtual void capture(const Enqueue& enqueue) = 0;
-  // Does what was recorded, on the caller's stream.
+  // False at first, after a capture() that has thrown, and once a group with collectives in the recording, or any other
+  // group of NCCL, was destroyed.
+  virtual bool has_recording() const = 0;
+  // Does what was recorded, on the caller's stream. Throws without a recording.
   virtual void replay() = 0;
 };
 

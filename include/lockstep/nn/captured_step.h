@@ -19,18 +19,26 @@
 //     lockstep::fused_step(optimizer);        // sees today's learning rate
 //   }
 //
-// What the step must keep to, as for torch.cuda.graph:
+// What the step must keep to, as for torch.cuda.graph. It is an error, at the recording, if the step waits for the GPU
+// (item(), cpu(), printing values, a copy from memory that is not page-locked). The rest nobody notices but by wrong
+// results:
 //   - It works on the same tensors each time: copy each batch into them. Sizes never change.
-//   - It does not wait for the GPU (no item(), no cpu(), no printing of values), and does nothing on the CPU that later
-//     steps need: a repetition runs no C++ at all. Branches, learning rates and step counts are those of the recording.
-//     So the step of an optimizer belongs outside, unless its numbers never change: SGD with one learning rate may be
-//     inside, Adam may not, as it counts.
+//   - A repetition runs no C++ at all. Branches, learning rates and step counts are those of the recording. So the step
+//     of an optimizer belongs outside, unless its numbers never change: SGD with one learning rate may be inside, Adam
+//     may not, as it counts.
 //   - It clears the gradients itself, at its start. Outside, clear none: the graph writes into the memory that the
 //     gradients had when it was recorded.
-//   - Random numbers go on from step to step: CUDA's generator knows graphs.
-//   - Under DistributedDataParallel all ranks record the same step at the same call. Each must have the gradients of
-//     all parameters that any rank has (where one is missing, a pass must ask the other ranks), and no gradient is
-//     sparse. no_sync, join and throw_on_early_termination are decided on the CPU: do not use them around such a step.
+//   - What it uses lives as long as it is repeated: the model, its wrapper, the hook. After a change of these call
+//     reset().
+//
+// Random numbers go on from step to step: CUDA's generator knows graphs.
+//
+// Under DistributedDataParallel all ranks record the same step at the same call. Each rank must have a gradient of
+// every parameter that requires one, and none may be sparse: otherwise the pass asks the other ranks, and waits. Freeze
+// what the step does not use. PowerSGD's hooks wait too, and a SyncBatchNorm whose batch has fewer than two values per
+// channel. no_sync, join and throw_on_early_termination are decided on the CPU: do not use them around such a step.
+// NCCL's timeout does not see recorded collectives: when a rank is lost, `lockstep run` ends the others. Destroying a
+// group of NCCL drops all recordings of the process, because NCCL would wait for them; the next calls record again.
 #pragma once
 
 #include <torch/types.h>
@@ -40,6 +48,7 @@
 #include <optional>
 
 #include "lockstep/c10d/device_graph.h"
+#include "lockstep/c10d/process_groups.h"
 
 namespace lockstep {
 
@@ -49,6 +58,11 @@ struct CapturedStepOptions {
   int warm_up = 3;
   // Nothing: local_device(), which needs a world.
   std::optional<torch::Device> device = std::nullopt;
+  // The ranks that record the step together (null: the world, if there is one) tell one another whether that went well,
+  // before the first repetition: if not, it is an error on all of them. Off: a step without collectives, of this rank
+  // alone.
+  bool together = true;
+  ProcessGroup group = nullptr;
 };
 
 // Not thread-safe.
@@ -62,20 +76,21 @@ class CapturedStep {
   CapturedStep(std::function<void()> step, std::unique_ptr<DeviceGraph> graph, const CapturedStepOptions& options = {});
 
   // Does one step on the current stream. After the warm-up the next call records it, which blocks until the GPU is
-  // idle, and then does it; from then on a call only starts the recording, and returns at once. An error in the
-  // recording says what a step must keep to; nothing is recorded then, and the next call tries again.
+  // idle, and then does it; from then on a call only starts the recording, and returns at once. Where the recording
+  // fails, the error says so, nothing is recorded, and the next call tries again.
   void operator()();
 
-  bool is_captured() const { return captured_; }
-  // Forgets the recording: the next call makes a new one. For other branches, another learning rate.
-  void reset() { captured_ = false; }
+  bool is_captured() const { return captured_ && graph_->has_recording(); }
+  // Forgets the recording, for other branches or another learning rate: the next call runs the step as it is, the one
+  // after it records.
+  void reset();
 
  private:
   void capture();
 
   std::function<void()> step_;
   std::unique_ptr<DeviceGraph> graph_;
-  int warm_up_;
+  CapturedStepOptions options_;
   int calls_ = 0;
   bool captured_ = false;
 };

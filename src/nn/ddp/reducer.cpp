@@ -56,7 +56,6 @@ Reducer::Impl::Impl(std::vector<NamedParameter> parameters, std::vector<NamedPar
 // accumulator, also where a second conversion undoes it. This needs no other rank, which may have converted nothing.
 void Reducer::Impl::attach_hooks() {
   if (backend_.world_size() == 1 && !comm_hook_) return;  // its gradients are the mean already
-  if (!backend_.device().is_cpu()) follow_stream();
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     Entry& entry = entries_[i];
     auto present = torch::autograd::impl::grad_accumulator(entry.parameter);
@@ -71,15 +70,18 @@ void Reducer::Impl::attach_hooks() {
   }
 }
 
-// Autograd adds a gradient up on the stream on which its accumulator was made. Where the forward pass has moved to
-// another stream, new ones spare the two streams waiting for each other; and what is recorded on one stream (a CUDA
-// graph) may not wait for the default stream. An accumulator that a graph still holds stays.
+// Autograd adds a gradient up on the stream on which its accumulator was made. Where the forward pass begins on another
+// stream now, a new accumulator spares the two streams waiting for each other; and what is recorded on one stream (a
+// CUDA graph) may not wait for the default stream. The former one, with its hook, lives as long as an earlier graph.
 void Reducer::Impl::follow_stream() {
+  if (backend_.device().is_cpu()) return;
   const c10::Stream stream = nn_detail::current_stream(backend_.device());
-  if (std::exchange(accumulators_stream_, stream).value_or(stream) == stream) return;
   for (Entry& entry : entries_) {
-    if (entry.accumulator) entry.accumulator->del_post_hook(entry.hook);
+    std::erase_if(entry.former, [](const auto& former) { return former.first.expired(); });
+    if (!entry.accumulator || entry.accumulator->input_metadata(0).stream() == stream) continue;
+    entry.former.emplace_back(WeakAccumulatorPtr(entry.accumulator), entry.hook);
     entry.accumulator.reset();
+    torch::autograd::impl::set_grad_accumulator(entry.parameter, WeakAccumulatorPtr(AccumulatorPtr()));
   }
 }
 
@@ -100,6 +102,9 @@ void Reducer::Impl::detach_hooks() {
   drop_unfinished_gradients();
   for (Entry& entry : entries_) {
     if (entry.accumulator) entry.accumulator->del_post_hook(entry.hook);
+    for (const auto& [former, hook] : entry.former) {
+      if (const AccumulatorPtr alive = former.lock()) alive->del_post_hook(hook);
+    }
     if (entry.slot) placement_learner_->set_slot(entry.index, nullptr);
   }
   if (placement_learner_) placement_learner_->end();
@@ -149,6 +154,7 @@ void Reducer::Impl::before_forward(bool synchronise) {
   MutexLock lock(mutex_);
   if (computes_again()) return;
   abandon_pass();
+  follow_stream();
   attach_hooks();
   synchronise_ = synchronise;
   depth_of_forward_ = nn_detail::backward_depth();
@@ -183,7 +189,6 @@ void Reducer::Impl::on_gradient(std::size_t index, const torch::Tensor& incoming
     return;
   }
   Bucket& bucket = buckets_[entry.bucket];
-  bucket.streams.add_current(backend_.device());
   TORCH_CHECK(!bucket.started, "rank ", backend_.rank(), ": parameter '", entry.name, "' received ", entry.arrivals,
               " gradients in one backward pass, the last after its bucket was already being "
               "reduced; earlier passes had at most ",
@@ -205,17 +210,26 @@ void Reducer::Impl::record_ready(std::size_t index) {
   placement_learner_->learn(index, gradient.const_data_ptr(), gradient.nbytes());
 }
 
-// Cleans up after an exception in a backward pass. Other ranks may still be reducing this rank's buckets.
+// Cleans up after an exception in a backward pass. Other ranks may still be reducing this rank's buckets. On a device
+// the pass may have been part of a recording (a CUDA graph) that failed: what it left cannot be waited for.
 void Reducer::Impl::abandon_pass() {
+  const auto end = [this](const auto& wait) {
+    try {
+      wait();
+    } catch (const std::exception&) {
+      if (!backend_.orders_by_stream()) throw;
+    }
+  };
   in_pass_ = false;
   for (Bucket& bucket : buckets_) {
-    if (bucket.work) std::exchange(bucket.work, nullptr)->wait();
-    if (bucket.for_hook) finish_hook(bucket);
+    if (const auto work = std::exchange(bucket.work, nullptr)) end([&] { work->wait(); });
+    if (bucket.for_hook) end([&] { finish_hook(bucket); });
     bucket.for_hook.reset();
     for (const std::size_t member : bucket.to_copy) entries_[member].to_copy = false;
     bucket.to_copy.clear();
-    bucket.streams.clear();
   }
+  if (backend_.orders_by_stream()) end([&] { buffers_.finish(); });
+  if (used_) used_->abandon();
 }
 
 void Reducer::Impl::start_pass() {
@@ -288,7 +302,6 @@ void Reducer::Impl::start_bucket(Bucket& bucket, std::size_t index) {
   const Counting counting(exposed_now_);
   if (index == 0) first_started_ = Clock::now();
   bucket.started = true;
-  bucket.streams.join(backend_.device());
   copy_all_to_views(bucket);
   bucket.hook = comm_hook_;
   if (comm_hook_) return run_hook(bucket, index);

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "buckets.h"
@@ -53,6 +54,10 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
  private:
   using Clock = std::chrono::steady_clock;
   using AccumulatorPtr = decltype(torch::autograd::impl::grad_accumulator(std::declval<const torch::Tensor&>()));
+  // LibTorch before 2.15 has std::shared_ptr there.
+  using WeakAccumulatorPtr =
+      std::conditional_t<std::is_same_v<AccumulatorPtr, std::shared_ptr<torch::autograd::Node>>,
+                         std::weak_ptr<torch::autograd::Node>, c10::weak_intrusive_ptr<torch::autograd::Node>>;
 
   struct Entry {            // one parameter
     std::size_t index = 0;  // in entries_
@@ -61,6 +66,7 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
     std::vector<std::int64_t> sizes;  // of the parameter, at first
     AccumulatorPtr accumulator;
     std::uintptr_t hook = 0;
+    std::vector<std::pair<WeakAccumulatorPtr, std::uintptr_t>> former;  // of other streams
     nn_detail::GradientInfo info;
     std::size_t bucket = 0;
     torch::Tensor view;  // its place in the bucket
@@ -79,10 +85,8 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
     std::vector<std::size_t> members;
     std::size_t pending = 0;
     bool started = false;
-    // On devices: members whose gradients have memory of their own, until all are copied together, and the streams that
-    // have computed the gradients.
+    // On devices: members whose gradients have memory of their own, until all are copied together.
     std::vector<std::size_t> to_copy;
-    nn_detail::StreamSet streams;
     std::optional<GradBucket> for_hook;
     // `finish` refers to its hook, and may be called after the program has registered another one.
     std::shared_ptr<CommHook> hook;
@@ -158,7 +162,6 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   std::shared_ptr<nn_detail::GradientPlacement> placement_learner_;
   std::shared_ptr<CommHook> comm_hook_;
   bool hook_is_checked_ = false;
-  std::optional<c10::Stream> accumulators_stream_;
   // Where collectives are work of streams, so is what hooks do: it need not hold up the backward pass.
   std::optional<nn_detail::SideStream> hook_stream_;
   int buffer_source_ = 0;

@@ -107,6 +107,7 @@ void Reducer::Impl::take_over_copies(const Bucket& bucket) {
       continue;
     }
     if (gradient.requires_grad()) gradient = gradient.detach();  // from the graph of this rank alone
+    if (!gradient.is_cpu()) nn_detail::keep_for_stream(gradient, nn_detail::current_stream(backend_.device()));
     copies.add(gradient, entry.view);
   }
   copies.run();

@@ -7,6 +7,10 @@ namespace lockstep::nn_detail {
 UsedAnywhere::UsedAnywhere(const Backend& backend, std::size_t count) : backend_(backend) {
   const auto size = static_cast<std::int64_t>(count);
   own_ = backend.device().is_cpu() ? backend.allocate(size, torch::kFloat) : torch::zeros({size});
+  if (backend.device().is_cpu()) return;
+  // Always the same memory: a CUDA graph goes on using it.
+  on_device_ = own_.to(backend.device());
+  mean_ = torch::empty_like(on_device_);
 }
 
 void UsedAnywhere::start() {
@@ -20,13 +24,17 @@ void UsedAnywhere::start() {
 
 void UsedAnywhere::send_own() {
   read_.reset();
-  if (!sent_.defined() || !torch::equal(sent_, own_)) {
-    sent_ = own_.clone();
-    on_device_ = own_.to(backend_.device());
-    mean_ = torch::empty_like(on_device_);
-  }
   const torch::NoGradGuard no_grad;
+  if (!sent_.defined() || !torch::equal(sent_, own_)) {
+    sent_.reset();  // until the copy has succeeded
+    on_device_.copy_(own_);
+    sent_ = own_.clone();
+  }
   mean_.copy_(on_device_);
+}
+
+void UsedAnywhere::abandon() {
+  work_.reset();
 }
 
 void UsedAnywhere::wait() {

@@ -19,6 +19,8 @@ class UsedAnywhere {
   void set(std::size_t i, bool here) { own_.mutable_data_ptr<float>()[i] = here ? 1.0F : 0.0F; }
   // Collective, after every number has been set.
   void start();
+  // Forgets a start() that was not waited for.
+  void abandon();
   // After start(). On a device the current stream waits, if the backend works by streams.
   void wait();
   // After wait(), until the next start(). Waits for the device if this rank does not have the gradient itself.

@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "lockstep/base/log.h"
+#include "nn/streams.h"
 
 namespace lockstep::nn_detail {
 namespace {
@@ -81,6 +82,10 @@ NamedTensors WaitingBuckets::take(GradBucket& bucket) {
   if (found == by_bucket_.end()) return {};
   NamedTensors tensors = std::move(found->second);
   by_bucket_.erase(found);
+  // Made on the program's stream, read on the hook's, and then dropped.
+  for (const auto& [name, tensor] : tensors) {
+    if (!tensor.is_cpu()) keep_for_stream(tensor, current_stream(tensor.device()));
+  }
   const torch::Tensor shapes = BucketContent(bucket).shapes();  // on the CPU; the saved state may be on a device
   if (tensors.contains(kShapes) && torch::equal(tensors.at(kShapes).cpu(), shapes)) return tensors;
   log::warning(
