@@ -78,7 +78,13 @@ void CapturedStep::capture() {
   const std::exception_ptr error = capture_with(*graph_, step_);
   std::string failed;
   if (options_.together && nn_detail::has_other_ranks(options_.group)) {
-    const std::vector<double> all = nn_detail::of_all_ranks(error ? 1 : 0, options_.group);
+    std::vector<double> all;
+    try {
+      all = nn_detail::of_all_ranks(error ? 1 : 0, options_.group);
+    } catch (const std::exception&) {
+      if (error) std::rethrow_exception(error);  // which came first
+      throw;
+    }
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
       if (all[rank] != 0) failed += c10::str(failed.empty() ? "" : ", ", rank);
     }
