@@ -230,13 +230,16 @@ TEST(DeviceFiniteCheckMulti, FindsTheLossOfTheStepBefore) {
     EXPECT_TRUE(check.check(good));
     EXPECT_TRUE(check.check(bad));
     const std::string late = error_of([&] { check.check(good); });
-    expect_in(late, {"step 1: the loss of rank 1 is inf"});
+    expect_in(late, {"step 2: in step 1 the loss of rank 1 was inf"});
     EXPECT_EQ(late.find("parameter"), std::string::npos) << late;
     EXPECT_TRUE(check.check(bad));
-    expect_in(error_of([&] { check.check_parameters(); }), {"before step 4: the loss of rank 1 is inf"});
+    expect_in(error_of([&] { check.check_parameters(); }), {"before step 4: in step 3 the loss of rank 1 was inf"});
     check.check_parameters();
     EXPECT_TRUE(check.check(good)) << "what was found is forgotten";
     check.check_parameters();
+    EXPECT_TRUE(check.check(bad));
+    expect_in(error_of([&] { check.check(good, /*gradient_norm=*/1); }),
+              {"step 6: in step 5 the loss of rank 1 was inf"});
     EXPECT_NE(error_of([&] { check.check(torch::ones({2}, device)); }).find("a loss of one number"), std::string::npos);
   });
 }

@@ -28,10 +28,6 @@
 
 namespace lockstep {
 
-namespace nn_detail {
-class LateNumbers;
-}
-
 enum class NonFinitePolicy {
   kError,  // check throws on every rank
   // check logs a warning and returns false on every rank: the program skips the optimizer's step. A batch with NaN has
@@ -49,8 +45,9 @@ struct FiniteCheckOptions {
   // 0: each check reads all gradients. Positive, for kError alone: it reads a part of the parameters in their place,
   // and all of them in so many checks. A gradient that is not finite makes its parameter so, which never becomes finite
   // again: so the error comes up to so many checks later, and names the parameter. Losses are looked at in each check.
-  // On a GPU each check then looks at the loss and the part of the check before, which it need not wait for: one step
-  // is made with a loss that is not finite. check_parameters() looks at the last one.
+  // On a GPU each check then looks at the loss and the part of the check before, which it need not wait for if the
+  // group has a backend for the CPU too (cpu:lockstep,cuda:nccl): one step is made with a loss that is not finite.
+  // check_parameters() looks at the last one.
   std::int64_t checks_per_sweep = 0;
 };
 
@@ -88,17 +85,24 @@ class FiniteCheck {
   void note_infinite();
   std::vector<NamedParameter> watched() const;
   std::vector<torch::Tensor> next_part();
-  bool check_late(const torch::Tensor& loss, const std::vector<torch::Tensor>& part);
-  // Of the check before, on a GPU: the loss, and a sum of the part.
-  std::vector<double> read_late();
+  // What a check on a GPU leaves to be read by the next one.
+  struct Late;
+  std::shared_ptr<Late> read_later(const torch::Tensor& loss, const std::vector<torch::Tensor>& part) const;
+  // What the check before has left, read. Nothing: a loss of 0.
+  struct LateLoss {
+    double loss;
+    bool is_part_finite;
+    std::int64_t step;
+  };
+  LateLoss take_late(std::shared_ptr<Late> next);
   // With kSkip: copies the buffers, if they are finite; puts the copies back where the buffers are not.
   void keep_buffers();
   void restore_buffers();
   // Whose values are not finite, as text; empty: none.
   std::string bad_gradients() const;
   std::string bad_parameters() const;
-  // `found`: what this rank has found beside its loss.
-  bool decide(double loss, std::string found, std::int64_t step);
+  // `found`: what this rank has found beside its loss. `next`: what is to be read later.
+  bool decide(double loss, std::string found, std::shared_ptr<Late> next = nullptr);
 
   const torch::nn::Module& module_;
   const FiniteCheckOptions options_;
@@ -112,7 +116,7 @@ class FiniteCheck {
   std::int64_t part_ = 0;
   std::size_t next_ = 0;
   std::int64_t next_element_ = 0;
-  std::shared_ptr<nn_detail::LateNumbers> late_;
+  std::shared_ptr<Late> late_;
 };
 
 }  // namespace lockstep

@@ -84,12 +84,12 @@ struct TrainerOptions {
   double clip_grad_norm = 0.0;
   // When positive: the decay of an ExponentialMovingAverage, which evaluations then use.
   double ema_decay = 0.0;
-  // What happens when a loss or a gradient is not finite. No step is made with such a loss. With kSkip or clipping all
-  // gradients are read in each step. With kError alone they are not: a gradient that is not finite, under a loss that
-  // is, is an error up to 32 steps later, before the next checkpoint and at the end of the epoch (FiniteCheckOptions::
-  // checks_per_sweep). On a GPU a loss is then looked at one step later, so one step is made with it. Empty: not
-  // checked. With kFloat16 a GradScaler skips steps with such gradients instead; weights and buffers are checked as
-  // above.
+  // What happens when a loss or a gradient is not finite. No step is made with such a loss (but see below, on a GPU).
+  // With kSkip or clipping all gradients are read in each step. With kError alone they are not: a gradient that is not
+  // finite, under a loss that is, is an error up to 32 steps later, before the next checkpoint and at the end of the
+  // epoch (FiniteCheckOptions::checks_per_sweep). On a GPU a loss is then looked at one step later, so one step is
+  // made with it. Empty: not checked. With kFloat16 a GradScaler skips steps with such gradients instead; weights and
+  // buffers are checked as above.
   std::optional<NonFinitePolicy> non_finite = NonFinitePolicy::kError;
 
   DistributedDataParallelOptions ddp = {};

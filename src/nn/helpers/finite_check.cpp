@@ -43,15 +43,20 @@ void add(std::string& problem, const std::string& text) {
   problem += (problem.empty() ? "" : "; ") + text;
 }
 
-// `losses`: by rank.
-std::string bad_losses(const std::vector<double>& losses) {
-  std::string problem;
+// `losses`: by rank. `is`: "is", or "was" with `when` in front.
+void add_bad_losses(std::string& problem, const std::vector<double>& losses, const std::string& when, const char* is) {
   for (std::size_t rank = 0; rank < losses.size(); ++rank) {
     if (std::isfinite(losses[rank])) continue;
     const double shown = std::isnan(losses[rank]) ? std::fabs(losses[rank]) : losses[rank];  // no "-nan"
-    add(problem, fmt::format("the loss of rank {} is {}", rank, shown));
+    add(problem, fmt::format("{}the loss of rank {} {} {}", when, rank, is, shown));
   }
-  return problem;
+}
+
+std::vector<double> column(const std::vector<std::vector<double>>& rows, std::size_t index) {
+  std::vector<double> values;
+  values.reserve(rows.size());
+  for (const std::vector<double>& row : rows) values.push_back(row[index]);
+  return values;
 }
 
 void check_is_one_number(const torch::Tensor& loss) {
@@ -116,35 +121,40 @@ void FiniteCheck::restore_buffers() {
 bool FiniteCheck::check(const torch::Tensor& loss) {
   const torch::NoGradGuard no_grad;
   check_is_one_number(loss);
-  if (options_.checks_per_sweep == 0) return decide(loss.item<double>(), bad_gradients(), step_++);
+  if (options_.checks_per_sweep == 0) return decide(loss.item<double>(), bad_gradients());
   const std::vector<torch::Tensor> part = next_part();
-  if (!loss.is_cpu()) return check_late(loss, part);
-  return decide(loss.item<double>(), nn_detail::have_finite_sum(part) ? "" : bad_parameters(), step_++);
+  if (!loss.is_cpu()) return decide(0, "", read_later(loss, part));
+  return decide(loss.item<double>(), nn_detail::have_finite_sum(part) ? "" : bad_parameters());
 }
 
+struct FiniteCheck::Late {
+  nn_detail::LateNumbers numbers;  // the loss, and a sum of the part
+  std::int64_t step;
+};
+
 // The program runs ahead of the GPU by one step. What it asks of the step before costs no wait.
-bool FiniteCheck::check_late(const torch::Tensor& loss, const std::vector<torch::Tensor>& part) {
+std::shared_ptr<FiniteCheck::Late> FiniteCheck::read_later(const torch::Tensor& loss,
+                                                           const std::vector<torch::Tensor>& part) const {
   const auto as_number = [&](const torch::Tensor& tensor) {
     return tensor.detach().to(loss.device(), torch::kDouble).reshape({1});
   };
   const torch::Tensor sum = nn_detail::sum_of(part);
-  auto now = std::make_shared<nn_detail::LateNumbers>(
-      torch::cat({as_number(loss), sum.defined() ? as_number(sum) : torch::zeros_like(as_number(loss))}));
-  const std::vector<double> before = read_late();
-  late_ = std::move(now);
-  const std::int64_t step = step_++ - 1;
-  return decide(before[0], std::isfinite(before[1]) ? "" : bad_parameters(), step);
+  const torch::Tensor numbers =
+      torch::cat({as_number(loss), sum.defined() ? as_number(sum) : torch::zeros_like(as_number(loss))});
+  return std::make_shared<Late>(Late{nn_detail::LateNumbers(numbers), step_});
 }
 
-std::vector<double> FiniteCheck::read_late() {
-  const auto late = std::exchange(late_, nullptr);
-  return late ? late->read() : std::vector<double>{0, 0};
+FiniteCheck::LateLoss FiniteCheck::take_late(std::shared_ptr<Late> next) {
+  const auto late = std::exchange(late_, std::move(next));
+  if (!late) return {0, true, step_ - 1};
+  const std::vector<double> numbers = late->numbers.read();
+  return {numbers[0], std::isfinite(numbers[1]), late->step};
 }
 
 bool FiniteCheck::check(const torch::Tensor& loss, double gradient_norm) {
   const torch::NoGradGuard no_grad;
   check_is_one_number(loss);
-  return decide(loss.item<double>(), std::isfinite(gradient_norm) ? "" : bad_gradients(), step_++);
+  return decide(loss.item<double>(), std::isfinite(gradient_norm) ? "" : bad_gradients());
 }
 
 void FiniteCheck::note_step(bool taken) {
@@ -159,14 +169,13 @@ void FiniteCheck::note_step(bool taken) {
 void FiniteCheck::check_parameters() {
   const torch::NoGradGuard no_grad;
   const std::string found = bad_parameters();
-  std::vector<double> losses;
-  bool any_found = false;
-  for (const auto& row : nn_detail::rows_of_all_ranks({found.empty() ? 0.0 : 1.0, read_late()[0]}, options_.group)) {
-    any_found = any_found || row[0] != 0;
-    losses.push_back(row[1]);
-  }
-  std::string problem = bad_losses(losses);
-  if (any_found) add(problem, found.empty() ? "parameters of other ranks are not finite" : found);
+  const LateLoss late = take_late(nullptr);
+  const auto all = nn_detail::rows_of_all_ranks({found.empty() ? 0.0 : 1.0, late.loss}, options_.group);
+  const std::vector<double> finders = column(all, 0);
+  std::string problem;
+  add_bad_losses(problem, column(all, 1), fmt::format("in step {} ", late.step), "was");
+  if (std::find(finders.begin(), finders.end(), 1.0) != finders.end())
+    add(problem, found.empty() ? "parameters of other ranks are not finite" : found);
   TORCH_CHECK(problem.empty(), "rank ", get_rank(options_.group), ", before step ", step_, ": ", problem,
               kWhenItDiverges);
 }
@@ -231,21 +240,27 @@ std::string FiniteCheck::bad_parameters() const {
   return names.empty() ? "" : fmt::format("{} is not finite since an earlier step", names);
 }
 
-bool FiniteCheck::decide(double own, std::string found, std::int64_t step) {
+bool FiniteCheck::decide(double own, std::string found, std::shared_ptr<Late> next) {
+  const LateLoss late = take_late(std::move(next));
+  if (!late.is_part_finite && found.empty()) found = bad_parameters();
   const double sent = std::isfinite(own) && !found.empty() ? kFound : own;
-  const std::vector<double> all = nn_detail::of_all_ranks(sent, options_.group);
-  std::string problem = bad_losses(all);
+  const auto rows = nn_detail::rows_of_all_ranks({sent, late.loss}, options_.group);
+  const std::vector<double> all = column(rows, 0);
+  std::string problem;
+  add_bad_losses(problem, all, "", "is");
   const bool any_found = std::find(all.begin(), all.end(), kFound) != all.end();
   const bool sweeps = options_.checks_per_sweep > 0;
-  if (sweeps && !late_ && found.empty() && !problem.empty()) {  // an earlier step may be the cause of this loss
+  if (sweeps && found.empty() && !problem.empty()) {  // an earlier step may be the cause of this loss
     found = bad_parameters();
     if (found.empty()) found = bad_gradients();
   }
+  add_bad_losses(problem, column(rows, 1), fmt::format("in step {} ", late.step), "was");
   if (!found.empty()) {
     add(problem, found);
   } else if (any_found) {
     add(problem, sweeps ? "parameters of other ranks are not finite" : "gradients of other ranks are not finite");
   }
+  const std::int64_t step = step_++;
   if (problem.empty()) {
     skipped_in_a_row_ = 0;
     keep_buffers();
