@@ -5,6 +5,9 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 
+#include <map>
+
+#include "lockstep/base/mutex.h"
 #include "lockstep/data/errors.h"
 
 namespace lockstep::data {
@@ -28,10 +31,25 @@ bool has_page_locked_memory() {
   return at::isPrivateUse1HooksRegistered() && at::detail::getPrivateUse1Hooks().isAvailable();
 }
 
+namespace {
+
+// One for each device. The memory of a batch belongs to the stream on which it was copied, and only a later batch on
+// the same stream can use it again.
+c10::Stream copy_stream(torch::Device device) {
+  static Mutex& mutex = *new Mutex;
+  static auto& streams = *new std::map<torch::DeviceIndex, c10::Stream>;
+  const c10::impl::VirtualGuardImpl backend(device.type());
+  MutexLock lock(mutex);
+  const auto found = streams.find(device.index());
+  if (found != streams.end()) return found->second;
+  return streams.emplace(device.index(), backend.getStreamFromGlobalPool(device)).first->second;
+}
+
+}  // namespace
+
 CopiedBatch start_copy(std::unique_ptr<AnyBatch> batch, torch::Device device) {
   if (device.is_cpu()) return {std::move(batch)};
-  const c10::impl::VirtualGuardImpl backend(device.type());
-  const c10::Stream stream = backend.getStreamFromGlobalPool(device);
+  const c10::Stream stream = copy_stream(device);
   const c10::StreamGuard guard(stream);
   batch->visit([&](torch::Tensor& tensor) {
     if (tensor.defined()) tensor = tensor.to(device, /*non_blocking=*/true);
