@@ -96,9 +96,9 @@ Tensor input_gradient(const Tensor& grad_output, const Tensor& input, const Tens
   const Tensor scale = (statistics.var.to(torch::kDouble) + eps).rsqrt_();
   const Tensor of_grad = weight.defined() ? scale * weight.to(torch::kDouble) : scale;
   const Tensor& there = statistics.count_there;
-  const Tensor per_value = of_grad / -(there.defined() ? there : torch::full({}, statistics.count, scale.options()));
-  const Tensor of_input = per_value * scale * sums.narrow(0, 0, channels);
-  const Tensor constant = per_value * sums.narrow(0, channels, channels);
+  const auto by_count = [&](Tensor sum) { return there.defined() ? sum.div_(-there) : sum.div_(-statistics.count); };
+  const Tensor of_input = by_count(of_grad * scale * sums.narrow(0, 0, channels));
+  const Tensor constant = by_count(of_grad * sums.narrow(0, channels, channels));
   // dx = of_grad dy + of_input (x - mean) + constant. Half and bfloat16 are rounded once, at the end.
   const Tensor x = as_statistics(input, input);
   const Tensor result = normalise(x, as_statistics(of_input, input), as_statistics(constant, input), statistics.mean,
