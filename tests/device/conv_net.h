@@ -53,6 +53,15 @@ inline void expect_same(const State& actual, const State& expected, const std::s
   for (std::size_t i = 0; i < actual.size(); ++i) EXPECT_TRUE(same_result(actual[i], expected[i])) << what << ' ' << i;
 }
 
+// Where the device computes the same sums in another order.
+inline void expect_near(const State& actual, const State& expected, double relative, double absolute,
+                        const std::string& what) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (std::size_t i = 0; i < actual.size(); ++i)
+    EXPECT_TRUE(torch::allclose(actual[i].to(torch::kDouble), expected[i].to(torch::kDouble), relative, absolute))
+        << what << ' ' << i << ": " << (actual[i] - expected[i]).abs().max();
+}
+
 // One batch: its images and labels, drawn from the CPU's generator.
 inline torch::Tensor loss_on(ConvNet& net, torch::Device device, bool all = true) {
   const torch::Tensor x = torch::randn({6, 1, 8, 8}, test_device_float()).to(device);

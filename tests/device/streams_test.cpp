@@ -59,9 +59,7 @@ TEST(DeviceStreamsPowerSgdMulti, GivesTheWeightsOfTheProcessor) {
                             +[] { return make_batched_power_sgd_hook({.start_power_sgd_iter = 1}); }}) {
       const Variant variant{.options = {.bucket_cap_mb = 0.004, .gradient_as_bucket_view = false}, .hook = make};
       const State expected = train(torch::kCPU, rank, variant);
-      const State actual = train(device, rank, variant);
-      for (std::size_t i = 0; i < expected.size(); ++i)
-        EXPECT_TRUE(torch::allclose(actual[i], expected[i], 1e-3, 1e-5)) << i;
+      expect_near(train(device, rank, variant), expected, 1e-3, 1e-5, "PowerSGD");
     }
   });
 }
@@ -225,9 +223,7 @@ State train_synchronised(torch::Device device, int rank) {
 TEST(DeviceStreamsSyncBatchNormMulti, LetsTheProgramRunAhead) {
   run_on_streams(3, [](int rank, torch::Device device) {
     const State expected = train_synchronised(torch::kCPU, rank);
-    const State actual = train_synchronised(device, rank);
-    for (std::size_t i = 0; i < expected.size(); ++i)
-      EXPECT_TRUE(torch::allclose(actual[i].to(torch::kDouble), expected[i].to(torch::kDouble), 1e-4, 1e-5)) << i;
+    expect_near(train_synchronised(device, rank), expected, 1e-4, 1e-5, "tensor");
   });
 }
 

@@ -96,11 +96,7 @@ State normalise(torch::Device device, int rank) {
 // On the CPU loops compute what operators do on devices.
 TEST(DeviceSyncBatchNormMulti, GivesTheValuesOfTheProcessor) {
   run_on_devices(3, [](int rank, torch::Device device) {
-    const State expected = normalise(torch::kCPU, rank);
-    const State actual = normalise(device, rank);
-    for (std::size_t i = 0; i < expected.size(); ++i)
-      EXPECT_TRUE(torch::allclose(actual[i], expected[i], 1e-5, 1e-5))
-          << i << ": " << (actual[i] - expected[i]).abs().max();
+    expect_near(normalise(device, rank), normalise(torch::kCPU, rank), 1e-5, 1e-5, "tensor");
   });
 }
 
