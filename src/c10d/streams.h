@@ -8,7 +8,7 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-namespace lockstep::nn_detail {
+namespace lockstep {
 
 inline c10::Stream current_stream(c10::Device device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
@@ -30,8 +30,10 @@ inline void keep_for_stream(const at::Tensor& tensor, c10::Stream stream) {
 // A stream beside the current one, for work that need not hold up what the current one gets next.
 class SideStream {
  public:
+  // One of LibTorch's pool, which others may use too.
   explicit SideStream(c10::Device device)
-      : stream_(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device)) {}
+      : SideStream(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device)) {}
+  explicit SideStream(c10::Stream stream) : stream_(stream) {}
 
   c10::Stream stream() const { return stream_; }
 
@@ -49,4 +51,4 @@ class SideStream {
   c10::Stream stream_;
 };
 
-}  // namespace lockstep::nn_detail
+}  // namespace lockstep

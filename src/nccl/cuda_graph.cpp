@@ -1,49 +1,79 @@
 #include "cuda_graph.h"
 
 #include <ATen/cuda/CUDAContext.h>
-#include <ATen/cuda/CUDAEvent.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
 #include <torch/version.h>
 
+#include <map>
 #include <set>
 #include <utility>
+#include <vector>
 
+#include "c10d/streams.h"
 #include "lockstep/base/mutex.h"
 
 namespace lockstep {
 namespace {
 
-using c10::cuda::CUDAStream;
-
-void wait_for_stream(CUDAStream later, CUDAStream first) {
-  at::cuda::CUDAEvent event;
-  event.record(first);
-  event.block(later);
-}
-
-// The caller's stream goes on behind `first`, also after an exception: memory that the caller frees must not be used
-// again before its work on `first` is done.
-class RejoinAtEnd {
+// The caller's stream goes on behind `side`, also after an exception: memory that the caller frees must not be used
+// again before the work on `side` is done.
+class JoinAtEnd {
  public:
-  RejoinAtEnd(CUDAStream caller, CUDAStream first) : caller_(caller), first_(first) {}
-  ~RejoinAtEnd() {
+  explicit JoinAtEnd(const SideStream& side) : side_(side) {}
+  ~JoinAtEnd() {
     try {
-      wait_for_stream(caller_, first_);
+      side_.join();
     } catch (const std::exception&) {  // the GPU has failed; the next call says so
       return;
     }
   }
-  RejoinAtEnd(const RejoinAtEnd&) = delete;
-  RejoinAtEnd& operator=(const RejoinAtEnd&) = delete;
+  JoinAtEnd(const JoinAtEnd&) = delete;
+  JoinAtEnd& operator=(const JoinAtEnd&) = delete;
 
  private:
-  CUDAStream caller_;
-  CUDAStream first_;
+  const SideStream& side_;
+};
+
+// Streams on which nothing else runs: what another thread puts on a stream that records would be recorded too, and not
+// done. LibTorch's pool hands out the same ones again. Never destroyed, as its allocator keeps memory for each, but
+// used again.
+class OwnStreams {
+ public:
+  c10::Stream take(c10::DeviceIndex device) LOCKSTEP_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    std::vector<c10::Stream>& free = free_[device];
+    if (free.empty()) return make(device);
+    const c10::Stream stream = free.back();
+    free.pop_back();
+    return stream;
+  }
+  void give_back(c10::Stream stream) LOCKSTEP_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    free_[stream.device_index()].push_back(stream);
+  }
+
+  static OwnStreams& of_process() {
+    static OwnStreams& instance = *new OwnStreams;
+    return instance;
+  }
+
+ private:
+  static c10::Stream make(c10::DeviceIndex device) {
+    const c10::cuda::CUDAGuard guard(device);
+    cudaStream_t made = nullptr;
+    const cudaError_t error = cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking);
+    TORCH_CHECK(error == cudaSuccess, "CUDA gives no stream for a graph: ", cudaGetErrorString(error));
+    return c10::cuda::getStreamFromExternal(made, device).unwrap();
+  }
+
+  Mutex mutex_;
+  std::map<c10::DeviceIndex, std::vector<c10::Stream>> free_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 using Recording = std::shared_ptr<at::cuda::CUDAGraph>;
@@ -77,28 +107,27 @@ void end_failed_recording([[maybe_unused]] c10::DeviceIndex device, [[maybe_unus
 
 class CudaGraph final : public DeviceGraph {
  public:
-  explicit CudaGraph(c10::Device device)
-      : stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device.index())) {
+  explicit CudaGraph(c10::Device device) : side_(OwnStreams::of_process().take(device.index())) {
     MutexLock lock(graphs().mutex);
     graphs().all.insert(this);
   }
   ~CudaGraph() override {
-    MutexLock lock(graphs().mutex);
-    graphs().all.erase(this);
+    {
+      MutexLock lock(graphs().mutex);
+      graphs().all.erase(this);
+    }
+    OwnStreams::of_process().give_back(side_.stream());
   }
   CudaGraph(const CudaGraph&) = delete;
   CudaGraph& operator=(const CudaGraph&) = delete;
 
   void run(const Enqueue& enqueue) override {
-    const CUDAStream caller = c10::cuda::getCurrentCUDAStream(stream_.device_index());
-    wait_for_stream(stream_, caller);
-    const RejoinAtEnd rejoin(caller, stream_);
-    const c10::cuda::CUDAStreamGuard guard(stream_);
-    enqueue();
+    const JoinAtEnd join(side_);
+    side_.run(enqueue);
   }
 
   void capture(const Enqueue& enqueue) override {
-    const c10::cuda::CUDAStreamGuard guard(stream_);
+    const c10::StreamGuard guard(side_.stream());
     c10::cuda::device_synchronize();
     drop();
     const at::cuda::MempoolId_t pool = at::cuda::graph_pool_handle();
@@ -131,7 +160,7 @@ class CudaGraph final : public DeviceGraph {
     recording->replay();
   }
 
-  void drop() {
+  void drop() override {
     Recording recording;  // destroyed after the unlock
     MutexLock lock(mutex_);
     recording.swap(recording_);
@@ -145,10 +174,10 @@ class CudaGraph final : public DeviceGraph {
     } catch (const std::exception&) {
     }
     graph.reset();
-    end_failed_recording(stream_.device_index(), pool);
+    end_failed_recording(side_.stream().device_index(), pool);
   }
 
-  const CUDAStream stream_;
+  const SideStream side_;
   mutable Mutex mutex_;
   Recording recording_ LOCKSTEP_GUARDED_BY(mutex_);
 };

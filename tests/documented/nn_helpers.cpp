@@ -260,22 +260,15 @@ struct ClippedHook final : CommHook {
   lockstep::fused_step(optimizer);
 }
 
-[[maybe_unused]] void captured_step_header(Ddp& ddp, torch::optim::SGD& optimizer, DataLoader& loader,
-                                           torch::Device device, torch::TensorOptions options_of_labels) {
-  const torch::Tensor images = torch::empty({64, 3, 224, 224}, device);
-  const torch::Tensor labels = torch::empty({64}, options_of_labels);
-  torch::Tensor loss;
+[[maybe_unused]] void captured_step_header(Ddp& ddp, torch::optim::SGD& optimizer, const data::Example& batch,
+                                           torch::Tensor& images, torch::Tensor& labels, Loss loss_of) {
   lockstep::CapturedStep step([&] {
     optimizer.zero_grad();
-    loss = torch::cross_entropy_loss(ddp.forward(images), labels);
-    loss.backward();
+    loss_of(ddp.forward(images), labels).backward();
   });
-  for (auto& batch : loader) {
-    images.copy_(batch.data, /*non_blocking=*/true);
-    labels.copy_(batch.target, /*non_blocking=*/true);
-    step();
-    lockstep::fused_step(optimizer);
-  }
+  images.copy_(batch.data);
+  step();
+  lockstep::fused_step(optimizer);
 }
 
 [[maybe_unused]] void finite_check_header(Net& net, torch::optim::SGD& optimizer, torch::Tensor& loss) {

@@ -27,6 +27,7 @@ struct CountingGraph final : DeviceGraph {
     recorded = true;
   }
   bool has_recording() const override { return recorded; }
+  void drop() override { recorded = false; }
   void replay() override { calls += 'p'; }
   std::string& calls;
   bool recorded = false;
@@ -113,6 +114,7 @@ TEST(CapturedStepMulti, IsRecordedOnAllRanksOrNone) {
     const std::string text = error_of([&] { step(); });
     expect_in(text, {rank == 1 ? "could not be recorded: it waits" : "could not be recorded on rank(s) 1"});
     EXPECT_EQ(calls, "rc");
+    EXPECT_FALSE(step.is_captured());
     fails = false;
     step();
     EXPECT_EQ(calls, "rccp");
@@ -121,6 +123,28 @@ TEST(CapturedStepMulti, IsRecordedOnAllRanksOrNone) {
       alone();
       alone();
     }
+  });
+}
+
+// A group that only some ranks were in: the others repeat what they have, and wait for nobody.
+TEST(CapturedStepMulti, IsRecordedAgainOnOneRankAlone) {
+  run_processes(2, [](int rank) {
+    const ProcessGroupGuard group;
+    std::string calls;
+    auto graph = std::make_unique<CountingGraph>(calls);
+    CountingGraph& own = *graph;
+    CapturedStep step([] {}, std::move(graph), {.warm_up = 1});
+    step();
+    step();
+    if (rank == 0) own.drop();
+    step();
+    step();
+    EXPECT_EQ(calls, rank == 0 ? "rcprcp" : "rcppp");
+    step.reset();
+    EXPECT_FALSE(own.recorded) << "its memory is given back";
+    step();
+    step();
+    EXPECT_EQ(calls, (rank == 0 ? "rcprcp" : "rcppp") + std::string("rcp")) << "together again";
   });
 }
 

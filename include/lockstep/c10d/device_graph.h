@@ -25,6 +25,8 @@ class DeviceGraph {
   // False at first, after a capture() that has thrown, and once a group with collectives in the recording, or any other
   // group of NCCL, was destroyed.
   virtual bool has_recording() const = 0;
+  // Forgets the recording, and gives its memory back.
+  virtual void drop() = 0;
   // Does what was recorded, on the caller's stream. Throws without a recording.
   virtual void replay() = 0;
 };

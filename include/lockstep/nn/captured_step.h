@@ -4,20 +4,15 @@
 // for it. A graph starts them all by one call. Gradients, DistributedDataParallel's collectives over NCCL and
 // communication hooks are part of it.
 //
-//   const torch::Tensor images = torch::empty({64, 3, 224, 224}, device);   // the memory of every batch
-//   const torch::Tensor labels = torch::empty({64}, options_of_labels);
-//   torch::Tensor loss;
 //   lockstep::CapturedStep step([&] {
 //     optimizer.zero_grad();
-//     loss = torch::cross_entropy_loss(ddp.forward(images), labels);
-//     loss.backward();
+//     loss_of(ddp.forward(images), labels).backward();
 //   });
-//   for (auto& batch : loader) {
-//     images.copy_(batch.data, /*non_blocking=*/true);
-//     labels.copy_(batch.target, /*non_blocking=*/true);
-//     step();
-//     lockstep::fused_step(optimizer);        // sees today's learning rate
-//   }
+//   images.copy_(batch.data);                 // of every batch, into the same memory
+//   step();
+//   lockstep::fused_step(optimizer);          // outside: sees today's learning rate
+//
+// docs/training_helpers.md has the whole loop.
 //
 // What the step must keep to, as for torch.cuda.graph. It is an error, at the recording, if the step waits for the GPU
 // (item(), cpu(), printing values, a copy from memory that is not page-locked). The rest nobody notices but by wrong
@@ -38,7 +33,8 @@
 // what the step does not use. PowerSGD's hooks wait too, and a SyncBatchNorm whose batch has fewer than two values per
 // channel. no_sync, join and throw_on_early_termination are decided on the CPU: do not use them around such a step.
 // NCCL's timeout does not see recorded collectives: when a rank is lost, `lockstep run` ends the others. Destroying a
-// group of NCCL drops all recordings of the process, because NCCL would wait for them; the next calls record again.
+// group of NCCL drops all recordings of the process, because NCCL would wait for them; the next call then runs the step
+// as it is, and the one after it records again, on each rank by itself.
 #pragma once
 
 #include <torch/types.h>
@@ -46,6 +42,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "lockstep/c10d/device_graph.h"
 #include "lockstep/c10d/process_groups.h"
@@ -54,7 +51,7 @@ namespace lockstep {
 
 struct CapturedStepOptions {
   // Calls that run the step as it is before it is recorded: libraries choose their kernels, buckets are built,
-  // optimizers make their state. At least 2 with DistributedDataParallel, whose first pass builds the buckets.
+  // optimizers make their state. One is enough for DistributedDataParallel.
   int warm_up = 3;
   // Nothing: local_device(), which needs a world.
   std::optional<torch::Device> device = std::nullopt;
@@ -87,12 +84,14 @@ class CapturedStep {
 
  private:
   void capture();
+  std::string ranks_that_failed(bool here) const;
 
   std::function<void()> step_;
   std::unique_ptr<DeviceGraph> graph_;
   CapturedStepOptions options_;
   int calls_ = 0;
   bool captured_ = false;
+  bool lost_ = false;  // the recording was dropped with a group
 };
 
 }  // namespace lockstep

@@ -75,12 +75,15 @@ void Reducer::Impl::attach_hooks() {
 // CUDA graph) may not wait for the default stream. The former one, with its hook, lives as long as an earlier graph.
 void Reducer::Impl::follow_stream() {
   if (backend_.device().is_cpu()) return;
-  const c10::Stream stream = nn_detail::current_stream(backend_.device());
+  const c10::Stream stream = current_stream(backend_.device());
   for (Entry& entry : entries_) {
     std::erase_if(entry.former, [](const auto& former) { return former.first.expired(); });
-    if (!entry.accumulator || entry.accumulator->input_metadata(0).stream() == stream) continue;
-    entry.former.emplace_back(WeakAccumulatorPtr(entry.accumulator), entry.hook);
-    entry.accumulator.reset();
+    const AccumulatorPtr present = torch::autograd::impl::try_get_grad_accumulator(entry.parameter);
+    if (!present || present->input_metadata(0).stream() == stream) continue;
+    if (present == entry.accumulator) {
+      entry.former.emplace_back(WeakAccumulatorPtr(present), entry.hook);
+      entry.accumulator.reset();
+    }
     torch::autograd::impl::set_grad_accumulator(entry.parameter, WeakAccumulatorPtr(AccumulatorPtr()));
   }
 }
@@ -323,7 +326,7 @@ void Reducer::Impl::run_hook(Bucket& bucket, std::size_t index) {
     bucket.finish = comm_hook_->run(*bucket.for_hook);
     return;
   }
-  nn_detail::keep_for_stream(bucket.buffer, hook_stream_->stream());
+  keep_for_stream(bucket.buffer, hook_stream_->stream());
   bucket.finish = hook_stream_->run([&] { return comm_hook_->run(*bucket.for_hook); });
 }
 

@@ -180,7 +180,7 @@ void Reducer::Impl::copy_all_to_views(Bucket& bucket) {
     } else {
       copies.add(entry.view, gradient);
     }
-    if (gradient.defined()) nn_detail::keep_for_stream(gradient, nn_detail::current_stream(backend_.device()));
+    if (gradient.defined()) keep_for_stream(gradient, current_stream(backend_.device()));
   }
   copies.run();
   if (options_.gradient_as_bucket_view) {

@@ -13,12 +13,12 @@
 #include <vector>
 
 #include "buckets.h"
+#include "c10d/streams.h"
 #include "end_of_backward.h"
 #include "gradient_placement.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/nn/reducer.h"
 #include "nn/backend.h"
-#include "nn/streams.h"
 #include "packed_buffers.h"
 #include "used_anywhere.h"
 
@@ -163,7 +163,7 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   std::shared_ptr<CommHook> comm_hook_;
   bool hook_is_checked_ = false;
   // Where collectives are work of streams, so is what hooks do: it need not hold up the backward pass.
-  std::optional<nn_detail::SideStream> hook_stream_;
+  std::optional<SideStream> hook_stream_;
   int buffer_source_ = 0;
   double gradient_scale_ = 1;
   std::function<void()> before_pass_;

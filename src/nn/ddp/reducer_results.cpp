@@ -68,7 +68,7 @@ void Reducer::Impl::take_over_result(Bucket& bucket) {
                     result.numel(), " elements in the buffer of bucket ", bucket.for_hook->index(), ", expected ",
                     bucket.buffer.numel());
   if (same_memory(result, bucket.buffer)) return;
-  if (hook_stream_) nn_detail::keep_for_stream(result, nn_detail::current_stream(backend_.device()));
+  if (hook_stream_) keep_for_stream(result, current_stream(backend_.device()));
   const torch::NoGradGuard no_grad;
   bucket.buffer.copy_(result.is_alias_of(bucket.buffer) ? result.clone() : result);
 }
@@ -107,7 +107,7 @@ void Reducer::Impl::take_over_copies(const Bucket& bucket) {
       continue;
     }
     if (gradient.requires_grad()) gradient = gradient.detach();  // from the graph of this rank alone
-    if (!gradient.is_cpu()) nn_detail::keep_for_stream(gradient, nn_detail::current_stream(backend_.device()));
+    if (!gradient.is_cpu()) keep_for_stream(gradient, current_stream(backend_.device()));
     copies.add(gradient, entry.view);
   }
   copies.run();

@@ -59,7 +59,10 @@ CapturedStep::CapturedStep(std::function<void()> step, std::unique_ptr<DeviceGra
 
 void CapturedStep::operator()() {
   if (!graph_) return step_();
-  if (captured_ && !graph_->has_recording()) reset();  // a group was destroyed
+  if (captured_ && !graph_->has_recording()) {
+    reset();
+    lost_ = true;
+  }
   if (calls_ < options_.warm_up) {
     graph_->run(step_);
     ++calls_;
@@ -70,29 +73,40 @@ void CapturedStep::operator()() {
 }
 
 void CapturedStep::reset() {
+  if (graph_) graph_->drop();
   captured_ = false;
+  lost_ = false;
   calls_ = std::min(calls_, options_.warm_up - 1);
 }
 
 void CapturedStep::capture() {
   const std::exception_ptr error = capture_with(*graph_, step_);
   std::string failed;
-  if (options_.together && nn_detail::has_other_ranks(options_.group)) {
-    std::vector<double> all;
-    try {
-      all = nn_detail::of_all_ranks(error ? 1 : 0, options_.group);
-    } catch (const std::exception&) {
-      if (error) std::rethrow_exception(error);  // which came first
-      throw;
-    }
-    for (std::size_t rank = 0; rank < all.size(); ++rank) {
-      if (all[rank] != 0) failed += c10::str(failed.empty() ? "" : ", ", rank);
-    }
+  try {
+    failed = ranks_that_failed(static_cast<bool>(error));
+  } catch (const std::exception&) {
+    graph_->drop();
+    if (error) std::rethrow_exception(error);  // which came first
+    throw;
   }
   if (error) std::rethrow_exception(error);
+  if (!failed.empty()) graph_->drop();
   TORCH_CHECK(failed.empty(), "CapturedStep: the step could not be recorded on rank(s) ", failed,
               ", whose errors say why; it is recorded nowhere");
   captured_ = true;
+  lost_ = false;
+}
+
+// Not after a recording that was lost with a group: the other ranks need not have been in that group, and repeat their
+// recording meanwhile, which goes together with the step as it is.
+std::string CapturedStep::ranks_that_failed(bool here) const {
+  std::string failed;
+  if (lost_ || !options_.together || !nn_detail::has_other_ranks(options_.group)) return failed;
+  const std::vector<double> all = nn_detail::of_all_ranks(here ? 1 : 0, options_.group);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank] != 0) failed += c10::str(failed.empty() ? "" : ", ", rank);
+  }
+  return failed;
 }
 
 }  // namespace lockstep

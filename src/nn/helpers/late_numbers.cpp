@@ -1,7 +1,7 @@
 #include "late_numbers.h"
 
 #include "c10d/staging.h"
-#include "nn/streams.h"
+#include "c10d/streams.h"
 
 namespace lockstep::nn_detail {
 

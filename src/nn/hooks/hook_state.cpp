@@ -6,8 +6,8 @@
 #include <optional>
 #include <system_error>
 
+#include "c10d/streams.h"
 #include "lockstep/base/log.h"
-#include "nn/streams.h"
 
 namespace lockstep::nn_detail {
 namespace {
