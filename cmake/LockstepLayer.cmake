@@ -49,7 +49,7 @@ endfunction()
 
 # lockstep_torch_headers(TARGET [TESTS]): the precompiled copy.
 function(lockstep_torch_headers target)
-  add_library(${target} STATIC ${PROJECT_SOURCE_DIR}/src/torch_pch.cpp)
+  add_library(${target} STATIC ${PROJECT_SOURCE_DIR}/src/precompiled.cpp)
   target_precompile_headers(${target} PRIVATE <torch/torch.h>)
   lockstep_use_torch(${target} ${ARGN})
   target_link_libraries(${target} PUBLIC Threads::Threads)
@@ -60,11 +60,11 @@ endfunction()
 # use LibTorch, whose header takes 8 s of each compilation even precompiled: it leaves templates to be instantiated. So
 # the names in unnamed namespaces must differ within a layer; the build without LOCKSTEP_UNITY (./dev check) sees that
 # each file includes what it uses. Tests that use LibTorch: up to 8, as a changed test is compiled with its neighbours.
-# lockstep_unity(TARGET [TORCH | TORCH_TESTS])
+# lockstep_unity(TARGET [TORCH | TESTS])
 function(lockstep_unity target)
-  cmake_parse_arguments(ARG "TORCH;TORCH_TESTS" "" "" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;TESTS" "" "" ${ARGN})
   set(most 16)
-  if(ARG_TORCH_TESTS)
+  if(ARG_TESTS)
     set(most 8)
   elseif(ARG_TORCH)
     set(most 32)

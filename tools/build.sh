@@ -32,16 +32,24 @@ configure() {
   }
 }
 
-# configure_and_build PRESET [TARGET]
+# configure_and_build PRESET [TARGET...]
 configure_and_build() {
   BUILD=$PWD/build/$1-torch$TORCH
   [[ $1 == asan-ubsan || $1 == tsan ]] && sanitizer_environment
   took "set-up"
   say "building $BUILD"
+  local targets=("${@:2}")
   configure "$1" "$BUILD"
   # At the end of their build the test programs run to list their tests, so they need the preset's settings too.
-  as_preset_needs cmake --build "$BUILD" -j "$JOBS" --target "${2:-all}" >&2 || fail "the build of $BUILD failed (the first error is above)"
+  as_preset_needs cmake --build "$BUILD" -j "$JOBS" --target "${targets[@]:-all}" >&2 || fail "the build of $BUILD failed (the first error is above)"
   took "build"
+}
+
+# slowest_suites LOG: the ten suites whose tests took longest, with their seconds, from the output of ctest.
+slowest_suites() {
+  sed -nE 's/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: ([^.]+)\..* ([0-9.]+) sec.*$/\1 \2/p' "$1" |
+    awk '{seconds[$1] += $2; all += $2} END {for (suite in seconds) printf "%7.0f s %4.1f %%  %s\n", seconds[suite], 100 * seconds[suite] / all, suite}' |
+    sort -rn | sed -n 1,10p
 }
 
 # run_tests LABEL FILTER: both may be empty. Two tests run at once: most of them wait for other processes. The last line of the output is "N passed, N failed".
@@ -66,6 +74,8 @@ run_tests() {
   fi
   ((failed == 0)) || sed -n '/^The following tests FAILED/,/^Errors while/p' "$log"
   took "tests"
+  say "the slowest suites, with their share of all tests' seconds"
+  slowest_suites "$log" >&2
   printf '\n%s, torch %s, preset %s\n%s in all:%s\n%d passed, %d failed\n' "$(uname -m)" "$TORCH" "$PRESET" \
     "$(duration $SECONDS)" "$(printf ' %s,' "${TOOK[@]}" | sed 's/,$//')" $((total - failed)) "$failed"
   return "$status"

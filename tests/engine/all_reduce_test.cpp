@@ -5,12 +5,13 @@
 #include <thread>
 #include <vector>
 
+#include "engine/calls.h"
 #include "support/thread_ranks.h"
 
 namespace lockstep::comm {
 namespace {
 
-enum class Place { kArena, kPrivate };
+using test::Place;
 
 // A buffer of floats in the arena or on the heap.
 class Buffer {

@@ -12,7 +12,6 @@
 namespace lockstep::comm {
 namespace {
 
-using test::Call;
 using test::Place;
 using test::Spec;
 using test::Style;
@@ -22,7 +21,7 @@ constexpr Kind kKinds[] = {Kind::kAllReduce, Kind::kReduce,        Kind::kBroadc
                            Kind::kScatter,   Kind::kReduceScatter, Kind::kAllToAll,  Kind::kBarrier};
 
 void make_call(Communicator& group, const Spec& spec, const Style& style) {
-  Call call(group, spec, style);
+  test::Call call(group, spec, style);
   if (style.blocking) {
     const Status status = call.run(Deadline::after(kPatience));
     ASSERT_TRUE(status.ok()) << status.message();

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "net/networks.h"
+#include "support/sizes.h"
 
 namespace lockstep::comm {
 namespace {
@@ -19,7 +20,7 @@ namespace {
 using test::pattern;
 using namespace std::chrono_literals;
 
-constexpr std::size_t kMiB = std::size_t{1} << 20;
+using test::kMiB;
 constexpr auto kLong = 300s;  // longer than a test may take
 
 class Connections : public test::OverEachNetwork {

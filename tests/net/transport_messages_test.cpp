@@ -8,6 +8,7 @@
 
 #include "net/networks.h"
 #include "support/effort.h"
+#include "support/sizes.h"
 
 namespace lockstep::comm {
 namespace {
@@ -16,7 +17,7 @@ using test::pattern;
 using test::Place;
 
 constexpr std::size_t kEager = Transport::kEagerBytes;
-constexpr std::size_t kMiB = std::size_t{1} << 20;
+using test::kMiB;
 
 class TaggedMessages : public test::OverEachNetwork {};
 INSTANTIATE_TEST_SUITE_P(Over, TaggedMessages, test::all_networks(), test::name_of_network);

@@ -13,11 +13,12 @@
 #include "lockstep/shm/shared_arena.h"
 #include "support/forked.h"
 #include "support/scratch_folder.h"
+#include "support/sizes.h"
 
 namespace lockstep::comm {
 namespace {
 
-constexpr std::size_t kMiB = std::size_t{1} << 20;
+using test::kMiB;
 
 // Control groups in a folder of their own.
 class Cgroups : public testing::Test {

@@ -13,11 +13,12 @@
 
 #include "shm/arena_view.h"
 #include "support/forked.h"
+#include "support/sizes.h"
 
 namespace lockstep::comm {
 namespace {
 
-constexpr std::size_t kMiB = std::size_t{1} << 20;
+using test::kMiB;
 
 std::shared_ptr<SharedArena> make_arena(std::size_t limit, std::size_t retain) {
   SharedArenaOptions options;

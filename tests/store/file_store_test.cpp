@@ -13,6 +13,7 @@
 #include <string>
 
 #include "lockstep/base/fd.h"
+#include "store/deadlines.h"
 #include "store/file/file_lock.h"
 #include "support/full_disk.h"
 #include "support/read_file.h"
@@ -20,10 +21,6 @@
 
 namespace lockstep::comm {
 namespace {
-
-Deadline now() {
-  return Deadline::after(std::chrono::milliseconds(0));
-}
 
 void write_file(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;

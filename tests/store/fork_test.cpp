@@ -8,6 +8,7 @@
 #include "lockstep/store/file_store.h"
 #include "lockstep/store/rendezvous.h"
 #include "lockstep/store/tcp_store.h"
+#include "store/deadlines.h"
 #include "support/forked.h"
 #include "support/scratch_folder.h"
 
@@ -15,10 +16,6 @@ namespace lockstep::comm {
 namespace {
 
 using namespace std::chrono_literals;
-
-Deadline soon() {
-  return Deadline::after(10s);
-}
 
 std::shared_ptr<TcpStore> connect(const TcpStoreServer& server) {
   TcpStoreOptions options;

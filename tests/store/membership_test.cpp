@@ -7,6 +7,7 @@
 
 #include "base/host.h"
 #include "lockstep/store/hash_store.h"
+#include "store/deadlines.h"
 #include "store/membership/exchange_members.h"
 #include "store/membership/machine.h"
 #include "store/membership/meeting.h"
@@ -20,14 +21,6 @@ using std::chrono::seconds;
 
 const std::string kGroup = "apples";
 const Roster kSameNumbers;
-
-Deadline soon() {
-  return Deadline::after(seconds(30));
-}
-// What is not there already will not come.
-Deadline now() {
-  return Deadline::after(seconds(0));
-}
 
 Member member(int rank, int size) {
   return {rank,

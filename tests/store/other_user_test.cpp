@@ -14,6 +14,7 @@
 #include "lockstep/store/file_store.h"
 #include "lockstep/store/rendezvous.h"
 #include "lockstep/store/tcp_store.h"
+#include "store/deadlines.h"
 #include "store/file/private_file.h"
 #include "store/tcp/handshake.h"
 #include "store/tcp/key_server.h"
@@ -27,10 +28,6 @@ namespace {
 
 using std::chrono::seconds;
 using test::OtherUser;
-
-Deadline soon() {
-  return Deadline::after(seconds(20));
-}
 
 std::string text_of(const Status& status) {
   return std::string(to_string(status.code())) + ": " + status.message();

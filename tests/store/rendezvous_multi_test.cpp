@@ -6,6 +6,7 @@
 
 #include "lockstep/store/file_store.h"
 #include "lockstep/store/rendezvous.h"
+#include "store/deadlines.h"
 #include "support/process_ranks.h"
 #include "support/scratch_folder.h"
 
@@ -13,10 +14,6 @@ namespace lockstep::comm {
 namespace {
 
 using std::chrono::seconds;
-
-Deadline soon() {
-  return Deadline::after(seconds(30));
-}
 
 TEST(RendezvousMulti, ProcessesMeetByTheirEnvironment) {
   test::run_processes(3, [](int rank) {

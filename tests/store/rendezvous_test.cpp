@@ -31,7 +31,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using Variables = Environment::Variables;
 
-std::unique_ptr<TcpStoreServer> serve() {
+std::unique_ptr<TcpStoreServer> store_server() {
   return TcpStoreServer::start({}).value();
 }
 
@@ -202,7 +202,7 @@ TEST(Rendezvous, AWorldOfOneNeedsNothing) {
 }
 
 TEST(RendezvousFault, ARankTwiceIsNamedOnEveryRank) {
-  const auto server = serve();
+  const auto server = store_server();
   const auto with_rank = [&](const std::string& rank) {
     return env_options({{"RANK", rank}, {"WORLD_SIZE", "3"}, {"LOCKSTEP_STORE", server->endpoint().text()}});
   };
@@ -263,7 +263,7 @@ TEST(RendezvousFault, MissingRanksAreListedOnEveryRank) {
 }
 
 TEST(RendezvousFault, APortTakenByAnotherJobIsNamed) {
-  const auto another = serve();
+  const auto another = store_server();
   auto options = numbered(base_options(milliseconds(300)), 0, 2);
   options.init_method = "tcp://" + another->endpoint().text();
   expect_all({rendezvous(options).status()}, ErrorCode::kUnavailable,
@@ -272,7 +272,7 @@ TEST(RendezvousFault, APortTakenByAnotherJobIsNamed) {
 
 // Rank 0 cannot listen. To the others the other job's store looks like their own, but rank 0 never joins.
 TEST(RendezvousFault, APortTakenByAnotherJobIsAnErrorOnEveryRank) {
-  const auto another = serve();
+  const auto another = store_server();
   std::vector<RendezvousOptions> ranks;
   for (int rank = 0; rank < 3; ++rank) {
     ranks.push_back(numbered(base_options(seconds(2)), rank, 3));

@@ -9,14 +9,11 @@
 #include <vector>
 
 #include "base/poll.h"
+#include "store/deadlines.h"
 #include "support/held_port.h"
 
 namespace lockstep::comm {
 namespace {
-
-Deadline soon() {
-  return Deadline::after(std::chrono::seconds(20));
-}
 
 struct Served {
   std::unique_ptr<TcpStoreServer> server = TcpStoreServer::start({}).value();

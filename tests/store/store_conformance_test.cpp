@@ -15,6 +15,7 @@
 #include "lockstep/store/limits.h"
 #include "lockstep/store/prefix_store.h"
 #include "lockstep/store/tcp_store.h"
+#include "store/deadlines.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::comm {
@@ -22,13 +23,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-Deadline soon() {
-  return Deadline::after(seconds(20));
-}
-Deadline now() {
-  return Deadline::after(milliseconds(0));
-}
 
 // Makes one client after another of the same values.
 struct Backend {

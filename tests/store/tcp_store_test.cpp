@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "store/deadlines.h"
 #include "store/tcp/handshake.h"
 #include "store/tcp/key_server.h"
 #include "store/tcp/socket.h"
@@ -25,10 +26,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-Deadline soon() {
-  return Deadline::after(seconds(20));
-}
 
 std::unique_ptr<TcpStoreServer> serve(TcpStoreServerOptions options = {}) {
   auto server = TcpStoreServer::start(std::move(options));

@@ -10,26 +10,23 @@
 #include <stdexcept>
 #include <vector>
 
+#include "support/needs_root.h"
+
 namespace lockstep::test {
 namespace {
 
-int required(int result, const char* what) {
-  if (result < 0) throw std::runtime_error(fmt::format("a small disk needs root: {}: {}", what, std::strerror(errno)));
-  return result;
-}
-
 void set_size(int context, std::size_t bytes, fsconfig_command command) {
   const std::string size = std::to_string(bytes);
-  required(fsconfig(context, FSCONFIG_SET_STRING, "size", size.c_str(), 0), "fsconfig size");
-  required(fsconfig(context, command, nullptr, nullptr, 0), "fsconfig");
+  needs_root(fsconfig(context, FSCONFIG_SET_STRING, "size", size.c_str(), 0), "fsconfig size");
+  needs_root(fsconfig(context, command, nullptr, nullptr, 0), "fsconfig");
 }
 
 }  // namespace
 
 SmallDisk::SmallDisk(std::size_t bytes) {
-  const Fd context(required(fsopen("tmpfs", FSOPEN_CLOEXEC), "fsopen"));
+  const Fd context(needs_root(fsopen("tmpfs", FSOPEN_CLOEXEC), "fsopen"));
   set_size(context.get(), bytes, FSCONFIG_CMD_CREATE);
-  mount_.reset(required(fsmount(context.get(), FSMOUNT_CLOEXEC, 0), "fsmount"));
+  mount_.reset(needs_root(fsmount(context.get(), FSMOUNT_CLOEXEC, 0), "fsmount"));
 }
 
 std::string SmallDisk::path(const std::string& name) const {
@@ -37,7 +34,7 @@ std::string SmallDisk::path(const std::string& name) const {
 }
 
 void SmallDisk::resize(std::size_t bytes) const {
-  const Fd context(required(fspick(mount_.get(), "", FSPICK_EMPTY_PATH | FSPICK_CLOEXEC), "fspick"));
+  const Fd context(needs_root(fspick(mount_.get(), "", FSPICK_EMPTY_PATH | FSPICK_CLOEXEC), "fspick"));
   set_size(context.get(), bytes, FSCONFIG_CMD_RECONFIGURE);
 }
 

@@ -17,15 +17,12 @@
 #include <stdexcept>
 #include <vector>
 
+#include "support/needs_root.h"
+
 namespace lockstep::test {
 namespace {
 
 constexpr std::uint32_t kMaxWrite = 64 << 10;
-
-int required(int result, const char* what) {
-  if (result < 0) throw std::runtime_error(fmt::format("a hung disk needs root: {}: {}", what, std::strerror(errno)));
-  return result;
-}
 
 template <typename T>
 std::string_view bytes_of(const T& value) {
@@ -49,17 +46,17 @@ struct HungDisk::Request {
 };
 
 HungDisk::HungDisk() {
-  device_.reset(required(open("/dev/fuse", O_RDWR | O_NONBLOCK | O_CLOEXEC), "/dev/fuse"));
-  event_.reset(required(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd"));
-  const Fd context(required(fsopen("fuse", FSOPEN_CLOEXEC), "fsopen"));
+  device_.reset(needs_root(open("/dev/fuse", O_RDWR | O_NONBLOCK | O_CLOEXEC), "/dev/fuse"));
+  event_.reset(needs_root(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd"));
+  const Fd context(needs_root(fsopen("fuse", FSOPEN_CLOEXEC), "fsopen"));
   const std::string fd = std::to_string(device_.get());
   const std::array<std::array<const char*, 2>, 4> settings{
       {{"fd", fd.c_str()}, {"rootmode", "40755"}, {"user_id", "0"}, {"group_id", "0"}}};
   for (const auto& [name, value] : settings) {
-    required(fsconfig(context.get(), FSCONFIG_SET_STRING, name, value, 0), name);
+    needs_root(fsconfig(context.get(), FSCONFIG_SET_STRING, name, value, 0), name);
   }
-  required(fsconfig(context.get(), FSCONFIG_CMD_CREATE, nullptr, nullptr, 0), "fsconfig");
-  mount_.reset(required(fsmount(context.get(), FSMOUNT_CLOEXEC, 0), "fsmount"));
+  needs_root(fsconfig(context.get(), FSCONFIG_CMD_CREATE, nullptr, nullptr, 0), "fsconfig");
+  mount_.reset(needs_root(fsmount(context.get(), FSMOUNT_CLOEXEC, 0), "fsmount"));
   nodes_[FUSE_ROOT_ID].folder = true;
   thread_ = std::thread([this] { serve(); });
 }

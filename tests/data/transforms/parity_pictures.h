@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -24,6 +25,13 @@ inline PackedPicture read_picture(const std::filesystem::path& folder, const nlo
   return {{description.at("width"), description.at("height")},
           description.at("channels"),
           {std::istreambuf_iterator<char>(file), {}}};
+}
+
+inline data::Filter filter_from(const nlohmann::json& arguments) {
+  const std::map<std::string, data::Filter> names{
+      {"nearest", data::Filter::kNearest}, {"bilinear", data::Filter::kBilinear}, {"bicubic", data::Filter::kBicubic},
+      {"box", data::Filter::kBox},         {"hamming", data::Filter::kHamming},   {"lanczos", data::Filter::kLanczos}};
+  return names.at(arguments.at("filter"));
 }
 
 inline int largest_difference(const std::vector<std::uint8_t>& ours, const std::vector<std::uint8_t>& theirs) {

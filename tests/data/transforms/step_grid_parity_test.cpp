@@ -15,12 +15,7 @@ namespace lockstep::data {
 namespace {
 
 using nlohmann::json;
-
-Filter filter_from(const json& a) {
-  const std::map<std::string, Filter> names{
-      {"nearest", Filter::kNearest}, {"bilinear", Filter::kBilinear}, {"bicubic", Filter::kBicubic}};
-  return names.at(a.at("filter"));
-}
+using test::filter_from;
 
 Color fill_from(const json& a) {
   const json& fill = a.at("fill");

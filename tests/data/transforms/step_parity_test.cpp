@@ -13,13 +13,7 @@ namespace lockstep::data {
 namespace {
 
 using nlohmann::json;
-
-Filter filter_from(const json& arguments) {
-  const std::map<std::string, Filter> names{{"nearest", Filter::kNearest}, {"bilinear", Filter::kBilinear},
-                                            {"bicubic", Filter::kBicubic}, {"box", Filter::kBox},
-                                            {"hamming", Filter::kHamming}, {"lanczos", Filter::kLanczos}};
-  return names.at(arguments.at("filter"));
-}
+using test::filter_from;
 
 EdgeMode mode_from(const std::string& name) {
   const std::map<std::string, EdgeMode> names{{"constant", EdgeMode::kConstant},
