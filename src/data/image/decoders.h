@@ -14,19 +14,12 @@
 
 namespace lockstep::data {
 
-// How exactly a JPEG has to be decoded.
-enum class DecodePrecision {
-  kExact,  // PIL's pixels
-  kFast,   // chroma is not smoothed, and the DCT is less exact: differs by a few grey levels at sharp edges
-};
-
 struct DecodeRequest {
   DecodeOptions options = {};
   // The wanted part, in pixels of the whole picture; empty: the whole picture.
   Box region = {};
-  DecodePrecision precision = DecodePrecision::kExact;
-  // 1, 2, 4 or 8: a JPEG is decoded to 1/n of its width and height, with averages of n x n pixels; its region is then
-  // rounded outwards. Other formats ignore it.
+  // 1, 2, 4 or 8: a JPEG is decoded to 1/n of its width and height; its region is then rounded outwards. The pixels are
+  // not the averages of n x n pixels, but come from the lower frequencies. Other formats ignore it.
   int reduce = 1;
 };
 

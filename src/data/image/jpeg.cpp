@@ -159,10 +159,6 @@ class JpegDecoder {
 
   void start() {
     info_.out_color_space = info_.num_components == 4 ? JCS_CMYK : JCS_EXT_RGBX;
-    if (request_.precision == DecodePrecision::kFast) {
-      info_.do_fancy_upsampling = FALSE;
-      info_.dct_method = JDCT_IFAST;
-    }
     info_.scale_num = 1;
     info_.scale_denom = static_cast<unsigned>(request_.reduce);
     jpeg_start_decompress(&info_);

@@ -94,8 +94,7 @@ TEST(DecodeImage, ReducedRegionsCoverWhatWasAskedFor) {
   Image memory;
   for (const int reduce : {2, 4, 8}) {
     for (const Box& box : {Box{0, 0, 333, 251}, Box{17, 33, 200, 150}, Box{300, 240, 33, 11}}) {
-      const Result<DecodedRegion> region =
-          decode_region(bytes, {.region = box, .precision = DecodePrecision::kFast, .reduce = reduce}, memory);
+      const Result<DecodedRegion> region = decode_region(bytes, {.region = box, .reduce = reduce}, memory);
       ASSERT_TRUE(region.ok()) << region.status().message();
       const Box& covered = region.value().covered;
       EXPECT_LE(covered.left, box.left);
