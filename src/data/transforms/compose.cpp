@@ -138,7 +138,7 @@ void Compose::apply(const SamplePlan& plan, std::span<const std::uint8_t> encode
   request.options = options;
   Image& decoded = thread_state().decoded;
   const auto* crop = plan.steps.empty() ? nullptr : std::get_if<CropStep>(&plan.steps.front());
-  if (options.apply_orientation && jpeg_orientation(encoded) != 1) {
+  if (options.apply_orientation && exif_orientation(encoded) != 1) {
     return apply(plan, value_or_throw(decode_image(encoded, options)), out);
   }
   if (crop != nullptr) request.region = crop->box;
