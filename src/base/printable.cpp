@@ -67,4 +67,15 @@ std::string valid_utf8(std::string_view text) {
   return result;
 }
 
+std::u32string surrogate_escaped(std::string_view text) {
+  std::u32string result;
+  while (!text.empty()) {
+    const Character character = first_character(text);
+    const bool valid = character.bytes != 0;
+    result += valid ? character.code : static_cast<char32_t>(0xdc00 + static_cast<unsigned char>(text[0]));
+    text.remove_prefix(valid ? character.bytes : 1);
+  }
+  return result;
+}
+
 }  // namespace lockstep

@@ -10,4 +10,7 @@ namespace lockstep {
 // The text with U+FFFD for each byte that is not UTF-8.
 std::string valid_utf8(std::string_view text);
 
+// The characters of the text, with U+DC00 + byte for each byte that is not UTF-8: a file's name as Python has it.
+std::u32string surrogate_escaped(std::string_view text);
+
 }  // namespace lockstep

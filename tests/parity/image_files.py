@@ -1,7 +1,7 @@
 """Writes picture files of every kind that PIL reads, and the RGB pixels that PIL reads from them.
 
 python image_files.py FOLDER: FOLDER/files.json lists {"file", "pixels", "width", "height"}; turned.json lists the same
-of JPEG files with an EXIF orientation, after PIL's exif_transpose. The names of the first have endings that
+of JPEG, PNG and WebP files with an EXIF orientation, after PIL's exif_transpose. The names of the first have endings that
 torchvision's ImageFolder accepts; those of the second do not.
 """
 import io
@@ -77,6 +77,11 @@ write("ycck.jpg", writers.jpeg_with_adobe(cmyk, 2))
 for transform in (0, 1):
     write(f"adobe{transform}.jpg", writers.jpeg_with_adobe(jpeg(photo), transform))
 
+# Without an end marker, but with all rows: PIL decodes them when some bytes follow.
+for name, rest in (("zeros", bytes(100)), ("segment", b"\xff\xe0\0\x04ab"), ("cut_segment", b"\xff\xe0\0\x40ab")):
+    write(f"no_end_{name}.jpg", jpeg(photo)[:-2] + rest)
+    write(f"no_end_{name}_restart.jpg", jpeg(photo, restart_marker_blocks=2)[:-2] + rest)
+
 save("rgb.png", photo)
 save("rgba.png", rgba)
 save("grey.png", grey)
@@ -117,6 +122,22 @@ for depth, factor in ((8, 1), (16, 257)):
         write(f"rgba{end}", writers.png(np.concatenate((wide, layers), -1), 6, depth, interlaced=interlaced))
         write(f"grey_alpha{end}", writers.png(np.concatenate((gray, layers), -1), 4, depth, interlaced=interlaced))
 
+# What PIL forgives: no end or a part of one, wrong checksums behind the header, unknown chunks, a wrong zlib window.
+for name, whole in (("rgb", writers.png(levels, 2, 8)),
+                    ("grey16_interlaced", writers.png(luma.astype(np.uint16)[..., None] * 4, 0, 16, interlaced=True))):
+    at = whole.index(b"IDAT") - 4
+    size = int.from_bytes(whole[at : at + 4], "big")
+    data, body, end = whole[at : at + 12 + size], whole[at + 8 : at + 8 + size], whole[at + 12 + size :]
+    for cut in (1, 8, 12, 13, 16):
+        write(f"cut{cut}_{name}.png", whole[:-cut])
+    write(f"sums_{name}.png", whole[:at] + writers.chunk(b"IDAT", body, 1) + writers.chunk(b"IEND", b"", 2))
+    write(f"parts_{name}.png", whole[:at] + writers.chunk(b"IDAT", body[:500], 1) + writers.chunk(b"IDAT", body[500:], 2))
+    write(f"unknown_{name}.png", whole[:at] + writers.chunk(b"ABCD", b"x") + data + writers.chunk(b"EFGH", b"y") + end)
+    write(f"junk_{name}.png", whole[:at] + data + bytes(30))
+    write(f"late_{name}.png", whole[:at] + data + writers.chunk(b"tEXt", b"a\0b")[:-2])
+    write(f"window_{name}.png", whole[:at] + writers.chunk(b"IDAT", b"\x08\x1d" + body[2:]) + end)
+    write(f"no_sum_{name}.png", whole[:at] + writers.chunk(b"IDAT", body[:-4]) + end)
+
 save("rgb.bmp", photo)
 save("rgba.bmp", rgba)
 save("grey.bmp", grey)
@@ -132,6 +153,22 @@ for depth in (1, 4, 8):
     if depth > 1:
         write(f"runs{depth}.bmp", writers.bmp(width, height, depth, writers.run_lengths(indices, depth), 3 - depth // 4, few))
     write(f"short{depth}.bmp", writers.bmp(width, height, depth, rows, palette=few[: len(few) // 2 + 1]))
+    for header in (12, 40):
+        whole = writers.bmp(width, height, depth, rows, palette=few, header=header)
+        for offset in (0, 14 + header):
+            write(f"offset{offset}_{header}_{depth}.bmp", writers.bmp_with_offset(whole, offset))
+        write(f"unpadded_{header}_{depth}.bmp", whole[: len(whole) - -((width * depth + 7) // 8) % 4])
+    if depth > 1:  # The data may end with the last pixel, and be of another depth than the pixels.
+        runs = writers.run_lengths(indices, depth)
+        for end in (2, 4):
+            write(f"runs{depth}_end{end}.bmp", writers.bmp(width, height, depth, runs[:-end], 3 - depth // 4, few))
+        write(f"runs{depth}_offset.bmp",
+              writers.bmp_with_offset(writers.bmp(width, height, depth, runs, 3 - depth // 4, few), 54))
+        other = writers.run_lengths(luma >> 4, depth)
+        write(f"runs{depth}_other.bmp", writers.bmp(width, height, 12 - depth, other, 3 - depth // 4, few[:16]))
+for shades in (256, 200, 50):
+    ramp = [[level] * 3 for level in range(shades)]
+    write(f"ramp{shades}.bmp", writers.bmp(width, height, 8, writers.bmp_rows(luma), palette=ramp))
 red, green, blue = (levels[..., c].astype(np.uint32) for c in range(3))
 five = (red >> 3 << 10 | green >> 3 << 5 | blue >> 3).astype("<u2")
 six = (red >> 3 << 11 | green >> 2 << 5 | blue >> 3).astype("<u2")
@@ -142,6 +179,19 @@ write("fields.bmp", writers.bmp(width, height, 32, writers.bmp_rows(last), 3,
                                 masks=np.array([0xFF000000, 0xFF0000, 0xFF00], "<u4").tobytes()))
 top_down = writers.bmp_rows(np.ascontiguousarray(levels[::-1, :, ::-1]).reshape(height, -1))
 write("top_down.bmp", writers.bmp(width, -height, 24, top_down))
+
+bytes24 = writers.bmp_rows(np.ascontiguousarray(levels[..., ::-1]).reshape(height, -1))
+write("fields24.bmp", writers.bmp(width, height, 24, bytes24, 3, masks=np.array([0xFF0000, 0xFF00, 0xFF], "<u4").tobytes()))
+for name, content in (("24", writers.bmp(width, height, 24, bytes24)), ("16", writers.bmp(width, height, 16, writers.bmp_rows(five))),
+                      ("top", top_down)):
+    if name == "top":
+        content = writers.bmp(width, -height, 24, content)
+    write(f"offset0_{name}.bmp", writers.bmp_with_offset(content, 0))
+    write(f"unpadded_{name}.bmp", content[: len(content) - -(width * (2 if name == "16" else 3)) % 4])
+any32 = writers.bmp_rows(random.integers(0, 2**32, (height, width), dtype=np.uint32).astype("<u4"))
+for header, masks in ((52, (0xFF000000, 0xFF00, 0xFF, 0)), (56, (0xFF, 0xFF00, 0xFF0000, 0xFF000000)), (64, (0, 0, 0, 0)),
+                      (108, (0xFF000000, 0xFF0000, 0xFF00, 0xFF)), (124, (0xFF0000, 0xFF00, 0xFF, 0xFF000000))):
+    write(f"masks{header}.bmp", writers.bmp_of_masks(width, height, 32, any32, header, masks))
 
 save("rgb.webp", photo, quality=80)
 save("rgba.webp", rgba, quality=80)
@@ -201,6 +251,12 @@ for order in "<>":
             write(f"colors{depth}{end}", writers.tiff(few, 3, depth, order, palette=colors[: 1 << depth]))
     write(f"multiplied{end}", writers.tiff(np.asarray(rgba), 2, 8, order, extra=1))
     write(f"ignored{end}", writers.tiff(np.asarray(rgba), 2, 8, order, extra=0))
+    for tile in (None, 32):
+        absent = writers.tiff(np.asarray(rgba), 2, 8, order, tile=tile, separate=True, extra=0, absent=1)
+        write(f"absent_plane{tile or 0}{end}", absent)
+        write(f"alpha_plane{tile or 0}{end}", writers.tiff(np.asarray(rgba), 2, 8, order, tile=tile, separate=True, extra=2))
+for tile in (None, 32):
+    write(f"grey12_{tile or 0}.tif", writers.tiff(luma.astype(np.uint16)[..., None] * 3, 1, 12, "<", tile=tile))
 
 (folder / "files.json").write_text(json.dumps(files))
 
@@ -208,17 +264,27 @@ plain = jpeg(photo, quality=90)
 turned = []
 
 
-def exif_segment(order, kind, value, count=1):
-    """An EXIF segment with the orientation as a BYTE (1), SHORT (3, 8) or LONG (4, 9)."""
+def exif(order, kind, value, count=1, tag=0x0112):
+    """EXIF data with the orientation as a BYTE (1), SHORT (3, 8) or LONG (4, 9)."""
     packed = {1: "B3x", 3: "H2x", 4: "I", 8: "h2x", 9: "i"}[kind]
-    entry = struct.pack(order + "HHI" + packed, 0x0112, kind, count, value)
-    tiff = {"<": b"II", ">": b"MM"}[order] + struct.pack(order + "HIH", 42, 8, 1) + entry + bytes(4)
-    content = b"Exif\0\0" + tiff
+    entry = struct.pack(order + "HHI" + packed, tag, kind, count, value)
+    return {"<": b"II", ">": b"MM"}[order] + struct.pack(order + "HIH", 42, 8, 1) + entry + bytes(4)
+
+
+def segment(content):
     return b"\xff\xe1" + struct.pack(">H", len(content) + 2) + content
 
 
+def exif_segment(*arguments, **options):
+    return segment(b"Exif\0\0" + exif(*arguments, **options))
+
+
 def write_turned(name, segments, at=2):
-    (folder / name).write_bytes(plain[:at] + segments + plain[at:])
+    write_to_turn(name, plain[:at] + segments + plain[at:])
+
+
+def write_to_turn(name, content):
+    (folder / name).write_bytes(content)
     with Image.open(folder / name) as opened:
         pixels = ImageOps.exif_transpose(opened).convert("RGB")
     (folder / f"{name}.raw").write_bytes(pixels.tobytes())
@@ -236,4 +302,42 @@ write_turned("exif_fill_later.exif", b"\xff" + six, at=20)
 write_turned("exif_junk.exif", b"\x00\x07" + six, at=20)
 write_turned("exif_xmp_first.exif", b"\xff\xe1\0\x20http://ns.adobe.com/xap/1.0/\0x" + six)
 write_turned("exif_late.exif", six, at=plain.index(b"\xff\xda"))
+xmp_prefix = b"http://ns.adobe.com/xap/1.0/\0"
+six_tags = [b'<x tiff:Orientation="6"/>', b"<tiff:Orientation>6</tiff:Orientation>", b'tiff:Orientation = "6"',
+            b'tiff:Orientation=6 tiff:Orientation="3"', b'tiff:Orientation="9"', b'tiff:Orientation="']
+nowhere = exif(">", 3, 5, tag=0x0113)
+webp = io.BytesIO()
+photo.save(webp, "WEBP", lossless=True, exif=b"Exif\0\0" + exif("<", 3, 8))
+webp = webp.getvalue()
+riff = webp.index(b"EXIF")
+
+
+def write_webp(name, flags, *chunks):
+    packed = b"".join(kind + struct.pack("<I", len(c)) + c + bytes(len(c) % 2) for kind, c in chunks)
+    content = webp[8:20] + bytes([flags]) + webp[21:riff] + packed
+    write_to_turn(name, b"RIFF" + struct.pack("<I", len(content)) + content)
+
+
+whole = writers.png(levels, 2, 8)
+for number, tag in enumerate(six_tags):
+    write_turned(f"xmp{number}.exif", segment(xmp_prefix + tag))
+    write_to_turn(f"xmp{number}_png.exif", whole[:33] + writers.chunk(b"iTXt", b"XML:com.adobe.xmp" + bytes(5) + tag) + whole[33:])
+    write_webp(f"xmp{number}_webp.exif", 4, (b"XMP ", tag))
+write_turned("exif_then_xmp.exif", exif_segment(">", 3, 3) + segment(xmp_prefix + six_tags[0]))
+write_turned("exif_without_then_xmp.exif", segment(b"Exif\0\0" + nowhere) + segment(xmp_prefix + six_tags[0]))
+write_turned("two_xmp.exif", segment(xmp_prefix + six_tags[0]) + segment(xmp_prefix + b'tiff:Orientation="8"'))
+write_turned("exif_twice_signed.exif", segment(b"Exif\0\0Exif\0\0" + exif(">", 3, 6)))
+for value in range(10):
+    for order, end in (("<", "le"), (">", "be")):
+        content = writers.chunk(b"eXIf", exif(order, 3, value))
+        write_to_turn(f"exif_{end}_{value}_png.exif", whole[:33] + content + whole[33:])
+        write_to_turn(f"exif_{end}_{value}_late_png.exif", whole[:-12] + content + whole[-12:])
+        write_webp(f"exif_{end}_{value}_webp.exif", 8, (b"EXIF", exif(order, 3, value)))
+two = writers.chunk(b"eXIf", exif("<", 3, 6)) + writers.chunk(b"eXIf", exif("<", 3, 3))
+write_to_turn("two_png.exif", whole[:33] + two + whole[33:])
+write_to_turn("signed_png.exif", whole[:33] + writers.chunk(b"eXIf", b"Exif\0\0" + exif("<", 3, 6)) + whole[33:])
+write_webp("two_webp.exif", 8, (b"EXIF", exif("<", 3, 6)), (b"EXIF", exif("<", 3, 3)))
+write_webp("signed_webp.exif", 8, (b"EXIF", b"Exif\0\0" + exif("<", 3, 6)))
+write_webp("odd_webp.exif", 12, (b"XMP ", b"x"), (b"EXIF", exif("<", 3, 6)))
+write_webp("unflagged_webp.exif", 0, (b"EXIF", exif("<", 3, 6)))
 (folder / "turned.json").write_text(json.dumps(turned))

@@ -9,8 +9,14 @@ def packed(values, bits):
     """Packs rows of values with `bits` bits to bytes; the first value is in the upper bits."""
     if bits == 16:
         return values.astype(">u2").reshape(len(values), -1).view(np.uint8)
-    digits = np.unpackbits(values.astype(np.uint8)[..., None], axis=-1)[..., 8 - bits :]
+    digits = np.unpackbits(values.astype(">u2")[..., None].view(np.uint8), axis=-1)[..., 16 - bits :]
     return np.packbits(digits.reshape(len(values), -1), axis=1)
+
+
+def chunk(name, content, checksum=None):
+    """A chunk of a PNG file."""
+    checksum = zlib.crc32(name + content) if checksum is None else checksum
+    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", checksum)
 
 
 def png(values, color_type, bits, palette=None, transparency=None, interlaced=False):
@@ -24,9 +30,6 @@ def png(values, color_type, bits, palette=None, transparency=None, interlaced=Fa
         part = values[top::step_y, left::step_x]
         if part.size:
             lines += b"".join(b"\0" + row.tobytes() for row in packed(part, bits))
-
-    def chunk(name, content):
-        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
 
     chunks = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, bits, color_type, 0, 0, int(interlaced)))
     if palette is not None:
@@ -48,6 +51,17 @@ def bmp(width, height, bits, pixels, compression=0, palette=None, masks=b"", hea
         table += bytes([b, g, r]) + (b"" if header == 12 else b"\0")
     at = 14 + len(description) + len(table)
     return b"BM" + struct.pack("<IHHI", at + len(pixels), 0, 0, at) + description + table + pixels
+
+
+def bmp_of_masks(width, height, bits, pixels, header, masks):
+    """With a header of 52 bytes or more, which holds the masks of the colours."""
+    description = struct.pack("<IiiHHIIiiII4I", header, width, height, 1, bits, 3, len(pixels), 0, 0, 0, 0, *masks)
+    at = 14 + header
+    return b"BM" + struct.pack("<IHHI", at + len(pixels), 0, 0, at) + description.ljust(header, b"\0")[:header] + pixels
+
+
+def bmp_with_offset(content, offset):
+    return content[:10] + struct.pack("<I", offset) + content[14:]
 
 
 def bmp_rows(rows):
@@ -104,17 +118,18 @@ def jpeg_with_sampling(content, sampling):
     return content[:2] + b"".join(changed) + rest
 
 
-def tiff(values, colors, bits, order, palette=None, tile=None, separate=False, extra=None):
-    """Uncompressed: `values` is height x width x samples; `colors` is the photometric interpretation; order < or >."""
+def tiff(values, colors, bits, order, palette=None, tile=None, separate=False, extra=None, absent=0):
+    """Uncompressed: `values` is height x width x samples; `colors` is the photometric interpretation; order < or >.
+    `absent`: so many of the last planes are not in the file."""
     height, width, samples = values.shape
     dtype = order + "u2" if bits == 16 else "u1"
 
     def stored(part):
-        if bits < 8:
+        if bits < 8 or bits == 12:
             return packed(part, bits).tobytes()
         return np.ascontiguousarray(part).astype(dtype).tobytes()
 
-    planes = [values[..., i : i + 1] for i in range(samples)] if separate else [values]
+    planes = [values[..., i : i + 1] for i in range(samples - absent)] if separate else [values]
     pieces = []
     for plane in planes:
         if tile is None:

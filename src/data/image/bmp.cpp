@@ -53,9 +53,11 @@ Status read_masks(const Reader& in, BmpHeader& header) {
   std::array<std::uint32_t, 3> masks{};
   for (std::size_t i = 0; i < 3; ++i) masks[i] = in.number(at + 4 * i, 4);
   const bool none = masks == std::array<std::uint32_t, 3>{};
+  const bool bytes = header.bits == 24 && masks == std::array<std::uint32_t, 3>{0xff0000, 0xff00, 0xff};
   for (const std::uint32_t mask : masks) {
     const int ones = std::popcount(mask);
-    if (none || (header.bits == 32 && ones == 8 && mask % 255 == 0) || (header.bits == 16 && (ones == 5 || ones == 6)))
+    if (none || bytes || (header.bits == 32 && ones == 8 && mask % 255 == 0) ||
+        (header.bits == 16 && (ones == 5 || ones == 6)))
       continue;
     return {ErrorCode::kUnsupported, fmt::format("expected colour masks of 5, 6 or 8 bits, found {:#x}", mask)};
   }
@@ -70,12 +72,22 @@ Status read_palette(const Reader& in, std::size_t header_size, BmpHeader& header
   if (colors == 0) colors = 1U << header.bits;
   if (colors > 65536) return {ErrorCode::kCorrupt, fmt::format("expected at most 256 colours, found {}", colors)};
   const std::size_t at = kFileHeader + header_size;
-  for (std::size_t i = 0; i < std::min<std::size_t>(colors, 256) && in.has(at + (i + 1) * entry); ++i) {
-    for (std::size_t c = 0; c < 3; ++c)
-      header.palette[i][c] = static_cast<std::uint8_t>(in.number(at + i * entry + 2 - c, 1));
-    header.palette[i][3] = 255;
+  // PIL takes a picture with the palette 0, 1, 2, ... for grey levels. So those beyond a short palette count too.
+  bool grey_levels = header.bits == 8;
+  for (std::size_t i = 0; i < 256; ++i) {
+    auto& color = header.palette[i];
+    const auto level = static_cast<std::uint8_t>(i);
+    const std::array<std::uint8_t, 4> grey{level, level, level, 255};
+    if (i < colors && in.has(at + (i + 1) * entry)) {
+      for (std::size_t c = 0; c < 3; ++c) color[c] = static_cast<std::uint8_t>(in.number(at + i * entry + 2 - c, 1));
+      color[3] = 255;
+      grey_levels = grey_levels && color == grey;
+    } else if (grey_levels) {
+      color = grey;
+    }
   }
-  if (header.pixels_at == 0) header.pixels_at = at + colors * entry;
+  // Some encoders forget the palette in the offset of the pixels.
+  if (header.pixels_at == 0 || header.pixels_at == at) header.pixels_at = at + colors * entry;
   return {};
 }
 
@@ -106,8 +118,9 @@ Result<BmpHeader> read_bmp_header(std::span<const std::uint8_t> bytes) {
   if (bits != 1 && bits != 4 && bits != 8 && bits != 16 && bits != 24 && bits != 32) {
     return Status(ErrorCode::kUnsupported, fmt::format("expected 1, 4, 8, 16, 24 or 32 bits a pixel, found {}", bits));
   }
-  const bool fits = header.compression == kPlain || (header.compression == kRle8 && bits == 8) ||
-                    (header.compression == kRle4 && bits == 4) || (header.compression == kBitFields && bits >= 16);
+  const bool in_runs = header.compression == kRle8 || header.compression == kRle4;
+  const bool fits =
+      header.compression == kPlain || (in_runs && bits <= 8) || (header.compression == kBitFields && bits >= 16);
   if (!fits) {
     return Status(ErrorCode::kUnsupported,
                   fmt::format("expected compression 0 to 3, found {} with {} bits a pixel", header.compression, bits));
@@ -146,6 +159,12 @@ std::size_t plain_row_bytes(const BmpHeader& header) {
   return (static_cast<std::size_t>(header.width) * header.bits + 31) / 32 * 4;
 }
 
+// The last row may lack its padding.
+std::size_t plain_bytes(const BmpHeader& header) {
+  return plain_row_bytes(header) * static_cast<std::size_t>(header.height - 1) +
+         (static_cast<std::size_t>(header.width) * header.bits + 7) / 8;
+}
+
 void unpack_plain(std::span<const std::uint8_t> bytes, const BmpHeader& header, Image& image) {
   const std::size_t row = plain_row_bytes(header);
   for (int y = 0; y < image.height(); ++y) {
@@ -181,6 +200,7 @@ class RunLength {
       }
       if (y_ >= image_.height()) return {};
     }
+    if (y_ == image_.height() - 1 && x_ == image_.width()) return {};
     return {ErrorCode::kCorrupt, fmt::format("the file is cut short at row {} of {}", y_, image_.height())};
   }
 
@@ -232,7 +252,7 @@ Status decode_bmp(std::span<const std::uint8_t> bytes, const DecodeOptions& opti
   const BmpHeader& header = found.value();
   LOCKSTEP_RETURN_IF_ERROR(check_size(header.width, header.height, options));
   const bool in_runs = header.compression == kRle8 || header.compression == kRle4;
-  const std::size_t rows = in_runs ? 0 : plain_row_bytes(header) * static_cast<std::size_t>(header.height);
+  const std::size_t rows = in_runs ? 0 : plain_bytes(header);
   if (bytes.size() < header.pixels_at + rows) return cut_short(header.pixels_at + rows, bytes.size());
   image.reset(static_cast<int>(header.width), static_cast<int>(header.height));
   if (in_runs) return RunLength(bytes.subspan(header.pixels_at), header, image).unpack();

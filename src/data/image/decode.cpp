@@ -156,7 +156,7 @@ Result<Image> decode_image(std::span<const std::uint8_t> bytes, const DecodeOpti
   Image image;
   const Result<DecodedRegion> decoded = decode_region(bytes, {.options = options}, image);
   if (!decoded.ok()) return decoded.status();
-  if (options.apply_orientation) apply_orientation(jpeg_orientation(bytes), image);
+  if (options.apply_orientation) apply_orientation(exif_orientation(bytes), image);
   return image;
 }
 
@@ -175,7 +175,7 @@ Result<ImageSize> image_size(std::span<const std::uint8_t> bytes) {
 
 Result<ImageSize> image_size(std::span<const std::uint8_t> bytes, const DecodeOptions& options) {
   Result<ImageSize> size = size_of_picture(bytes, options);
-  if (size.ok() && options.apply_orientation) size = upright_size(jpeg_orientation(bytes), size.value());
+  if (size.ok() && options.apply_orientation) size = upright_size(exif_orientation(bytes), size.value());
   return size;
 }
 

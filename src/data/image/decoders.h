@@ -4,8 +4,11 @@
 // little more than the region, the others decode the whole picture.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string_view>
 
 #include "data/image/view.h"
 #include "lockstep/base/status.h"
@@ -14,19 +17,12 @@
 
 namespace lockstep::data {
 
-// How exactly a JPEG has to be decoded.
-enum class DecodePrecision {
-  kExact,  // PIL's pixels
-  kFast,   // chroma is not smoothed, and the DCT is less exact: differs by a few grey levels at sharp edges
-};
-
 struct DecodeRequest {
   DecodeOptions options = {};
   // The wanted part, in pixels of the whole picture; empty: the whole picture.
   Box region = {};
-  DecodePrecision precision = DecodePrecision::kExact;
-  // 1, 2, 4 or 8: a JPEG is decoded to 1/n of its width and height, with averages of n x n pixels; its region is then
-  // rounded outwards. Other formats ignore it.
+  // 1, 2, 4 or 8: a JPEG is decoded to 1/n of its width and height; its region is then rounded outwards. The pixels are
+  // not the averages of n x n pixels, but come from the lower frequencies. Other formats ignore it.
   int reduce = 1;
 };
 
@@ -57,8 +53,20 @@ Result<ImageSize> tiff_size(std::span<const std::uint8_t> bytes);
 // Checks that a picture may be decoded: positive sides, and no more pixels than allowed.
 Status check_size(std::int64_t width, std::int64_t height, const DecodeOptions& options);
 
-// The EXIF orientation of a JPEG, 1 to 8 (1 without a tag), and functions that turn a picture upright.
-int jpeg_orientation(std::span<const std::uint8_t> bytes);
+// A chunk of a PNG file.
+struct PngChunk {
+  std::string_view name;
+  std::span<const std::uint8_t> content;
+  bool cut;          // the file ends within the content
+  std::size_t next;  // where the next chunk begins
+};
+inline constexpr std::size_t kPngSignature = 8;  // bytes before the first chunk
+// nullopt: no chunk begins at this byte.
+std::optional<PngChunk> png_chunk(std::span<const std::uint8_t> bytes, std::size_t at);
+
+// The orientation in the EXIF data of a JPEG, PNG or WebP file, or else in its XMP data: 1 to 8, 1 without a tag. And
+// functions that turn a picture upright.
+int exif_orientation(std::span<const std::uint8_t> bytes);
 ImageSize upright_size(int orientation, ImageSize size);
 void apply_orientation(int orientation, Image& image);
 

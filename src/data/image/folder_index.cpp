@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "base/printable.h"
+#include "base/valid_utf8.h"
 #include "lockstep/base/fd.h"
 
 namespace lockstep::data {
@@ -35,6 +36,14 @@ bool ends_with_any(std::string_view name, const std::vector<std::string>& ending
     const std::string_view end = name.substr(name.size() - ending.size());
     return std::equal(end.begin(), end.end(), ending.begin(), [&](char a, char b) { return lower(a) == b; });
   });
+}
+
+// Python's order of names: that of bytes, but for names that are not UTF-8.
+bool is_before(const std::string& a, const std::string& b) {
+  const auto [at, bt] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
+  const auto is_ascii = [](auto it, auto end) { return it == end || static_cast<unsigned char>(*it) < 0x80; };
+  if (is_ascii(at, a.end()) && is_ascii(bt, b.end())) return a < b;
+  return surrogate_escaped(a) < surrogate_escaped(b);
 }
 
 struct CloseFolder {
@@ -110,7 +119,7 @@ class ClassSearch {
     for (std::string& name : listing->files) {
       if (is_sample(path, name)) found.pictures.push_back(std::move(name));
     }
-    std::sort(found.pictures.begin(), found.pictures.end());
+    std::sort(found.pictures.begin(), found.pictures.end(), is_before);
     if (!found.pictures.empty()) folders_.push_back(std::move(found));
     above_.push_back(identity);
     for (const std::string& name : listing->folders) LOCKSTEP_RETURN_IF_ERROR(search(fmt::format("{}/{}", path, name)));
@@ -120,7 +129,8 @@ class ClassSearch {
 
   // Sorted by path, like a sorted os.walk.
   std::vector<Folder> take_folders() {
-    std::sort(folders_.begin(), folders_.end(), [](const Folder& a, const Folder& b) { return a.path < b.path; });
+    std::sort(folders_.begin(), folders_.end(),
+              [](const Folder& a, const Folder& b) { return is_before(a.path, b.path); });
     return std::move(folders_);
   }
 
@@ -172,7 +182,7 @@ Result<FolderIndex> index_image_folder(const std::filesystem::path& root_path, c
   if (!top.ok()) return top.status();
   FolderIndex index;
   index.classes = std::move(top->folders);
-  std::sort(index.classes.begin(), index.classes.end());
+  std::sort(index.classes.begin(), index.classes.end(), is_before);
   if (index.classes.empty()) {
     return Status(ErrorCode::kNotFound,
                   fmt::format("{}: expected a folder for each class, found no folder and {} files", printable(root),

@@ -159,10 +159,6 @@ class JpegDecoder {
 
   void start() {
     info_.out_color_space = info_.num_components == 4 ? JCS_CMYK : JCS_EXT_RGBX;
-    if (request_.precision == DecodePrecision::kFast) {
-      info_.do_fancy_upsampling = FALSE;
-      info_.dct_method = JDCT_IFAST;
-    }
     info_.scale_num = 1;
     info_.scale_denom = static_cast<unsigned>(request_.reduce);
     jpeg_start_decompress(&info_);
@@ -196,8 +192,8 @@ class JpegDecoder {
     require_end();
   }
 
-  // A file without an end marker is cut short, even if the wanted rows are complete: the result must not depend on the
-  // region.
+  // A file without an end marker is cut short if rows are missing. This must not depend on the region, so the rows
+  // below the region are decoded too. A file with all rows is complete for PIL.
   void require_end() {
     const std::uint8_t* at = source_.next_input_byte;
     const std::uint8_t* const end = at + source_.bytes_in_buffer;
@@ -206,7 +202,15 @@ class JpegDecoder {
       if (at + 1 < end && at[1] == JPEG_EOI) return;
       ++at;
     }
-    if (info_.unread_marker != JPEG_EOI && jpeg_input_complete(&info_) == FALSE) end_of_bytes(&info_);
+    if (info_.unread_marker == JPEG_EOI || jpeg_input_complete(&info_) != FALSE) return;
+    if (errors_.strict) end_of_bytes(&info_);
+    const JDIMENSION rest = info_.output_height - info_.output_scanline;
+    if (rest == 0) return;
+    // Skipping the last row as well would end the decoding instead.
+    jpeg_skip_scanlines(&info_, rest - 1);
+    JSAMPARRAY row = info_.mem->alloc_sarray(reinterpret_cast<j_common_ptr>(&info_), JPOOL_IMAGE,
+                                             info_.output_width * Image::kBytesPerPixel, 1);
+    jpeg_read_scanlines(&info_, row, 1);
   }
 
   // CMYK is inverted, as Adobe writes it. The arithmetic is PIL's.

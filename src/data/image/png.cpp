@@ -1,5 +1,6 @@
 // PNG with libpng, to 8 bits as PIL does: 16-bit colour keeps its high byte; 16-bit grey is limited to 255, as in PIL's
-// conversion to RGB. Gamma and colour profiles are ignored.
+// conversion to RGB. Gamma and colour profiles are ignored. What PIL forgives is forgiven: unknown chunks, a wrong zlib
+// window, and behind the first pixels wrong checksums and a missing end.
 #include <fmt/format.h>
 #include <png.h>
 
@@ -26,26 +27,35 @@ class PngDecoder {
 
   Status decode() {
     if (info_ == nullptr) return {ErrorCode::kInternal, "libpng could not be set up"};
-    if (setjmp(jump_) != 0)
+    if (setjmp(jump_) == 0) {
+      read_header();
+      const auto width = static_cast<int>(png_get_image_width(png_, info_));
+      const auto height = static_cast<int>(png_get_image_height(png_, info_));
+      if (status_ = check_size(width, height, options_); !status_.ok()) return status_;
+      convert();
+      image_.reset(width, height);
+      if (png_get_rowbytes(png_, info_) > row_limit()) png_error(png_, "rows are longer than expected");
+      read_rows();
+    } else if (!has_all_rows()) {
       return {ErrorCode::kCorrupt, fmt::format("{} (at about byte {} of {})", text_, position_, bytes_.size())};
+    }
+    if (wide_) widen_grey();
+    return check_later_chunks();
+  }
+
+ private:
+  void read_header() {
     png_set_read_fn(png_, this, read);
     // Text and profiles are not needed, and may unpack to gigabytes.
     png_set_chunk_malloc_max(png_, 8 << 20);
     png_set_user_limits(png_, 0x7fffffff, 0x7fffffff);
     png_set_keep_unknown_chunks(png_, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
+    png_set_read_user_chunk_fn(png_, nullptr, [](png_structp, png_unknown_chunkp) { return 1; });  // also critical ones
+    png_set_option(png_, PNG_MAXIMUM_INFLATE_WINDOW, PNG_OPTION_ON);  // whatever the header of the stream says
     png_read_info(png_, info_);
-    const auto width = static_cast<int>(png_get_image_width(png_, info_));
-    const auto height = static_cast<int>(png_get_image_height(png_, info_));
-    if (status_ = check_size(width, height, options_); !status_.ok()) return status_;
-    convert();
-    image_.reset(width, height);
-    if (png_get_rowbytes(png_, info_) > row_limit()) png_error(png_, "rows are longer than expected");
-    wide_ ? read_wide_grey() : read_rows();
-    png_read_end(png_, nullptr);
-    return {};
+    png_set_crc_action(png_, PNG_CRC_QUIET_USE, PNG_CRC_QUIET_USE);
   }
 
- private:
   [[noreturn]] static void fail(png_structp png, png_const_charp message) {
     auto* self = static_cast<PngDecoder*>(png_get_error_ptr(png));
     std::snprintf(self->text_, sizeof(self->text_), "%s", message);
@@ -80,15 +90,36 @@ class PngDecoder {
   bool has_transparency() const { return png_get_valid(png_, info_, PNG_INFO_tRNS) != 0; }
   std::size_t row_limit() const { return image_.row_bytes(); }
 
+  // libpng gives out the last row before it reads what is left of the compressed data.
+  bool has_all_rows() {
+    if (!reads_rows_) return false;
+    constexpr int kEndOfPasses = 7;
+    if (passes_ > 1) return png_get_current_pass_number(png_) >= kEndOfPasses;
+    return png_get_current_row_number(png_) >= static_cast<png_uint_32>(image_.height());
+  }
+
+  // A file may end between two chunks, but not within one.
+  Status check_later_chunks() const {
+    std::size_t at = kPngSignature;
+    while (const std::optional<PngChunk> chunk = png_chunk(bytes_, at)) {
+      if (chunk->name == "IEND") return {};
+      if (chunk->cut && chunk->name != "IDAT") {
+        return {ErrorCode::kCorrupt, fmt::format("the file is cut short in its chunk {} at byte {}", chunk->name, at)};
+      }
+      at = chunk->next;
+    }
+    return {};
+  }
+
   void read_rows() {
+    reads_rows_ = true;
     for (int pass = 0; pass < passes_; ++pass) {
       for (int y = 0; y < image_.height(); ++y) png_read_row(png_, image_.row(y), nullptr);
     }
   }
 
   // Pixels of 2 bytes become pixels of 4, in place: from the right, so that none is overwritten too early.
-  void read_wide_grey() {
-    read_rows();
+  void widen_grey() {
     for (int y = 0; y < image_.height(); ++y) {
       std::uint8_t* row = image_.row(y);
       for (auto x = static_cast<std::size_t>(image_.width()); x-- > 0;) {
@@ -108,10 +139,25 @@ class PngDecoder {
   std::size_t position_ = 0;
   Status status_;
   bool wide_ = false;
+  bool reads_rows_ = false;
   int passes_ = 1;
 };
 
 }  // namespace
+
+std::optional<PngChunk> png_chunk(std::span<const std::uint8_t> bytes, std::size_t at) {
+  constexpr std::size_t kHead = 8;      // length and name
+  constexpr std::size_t kChecksum = 4;  // behind the content
+  if (at > bytes.size() || bytes.size() - at < kHead) return std::nullopt;
+  const std::string_view name(reinterpret_cast<const char*>(bytes.data()) + at + 4, 4);
+  const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
+  if (!std::all_of(name.begin(), name.end(), is_letter)) return std::nullopt;
+  const std::size_t length = std::size_t{bytes[at]} << 24 | std::size_t{bytes[at + 1]} << 16 |
+                             std::size_t{bytes[at + 2]} << 8 | std::size_t{bytes[at + 3]};
+  const auto rest = bytes.subspan(at + kHead);
+  return PngChunk{name, rest.first(std::min(length, rest.size())), length > rest.size(),
+                  at + kHead + length + kChecksum};
+}
 
 Status decode_png(std::span<const std::uint8_t> bytes, const DecodeOptions& options, Image& image) {
   return PngDecoder(bytes, options, image).decode();

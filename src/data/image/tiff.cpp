@@ -117,6 +117,9 @@ TiffHeader header_of(TIFF* tiff) {
   std::uint16_t* kinds = nullptr;
   TIFFGetFieldDefaulted(tiff, TIFFTAG_EXTRASAMPLES, &extra, &kinds);
   header.associated_alpha = extra > 0 && kinds != nullptr && kinds[0] == EXTRASAMPLE_ASSOCALPHA;
+  // Planes without a meaning are left out, as in PIL: the file need not have them.
+  const bool unspecified = kinds != nullptr && std::all_of(kinds, kinds + extra, [](auto kind) { return kind == 0; });
+  if (header.is_separate() && unspecified && extra < header.samples) header.samples -= extra;
   return header;
 }
 
@@ -151,9 +154,11 @@ Status check(const TiffHeader& header) {
   }
   const bool one_grey = header.is_grey() && header.samples == 1;
   const bool floats = header.format == SAMPLEFORMAT_IEEEFP;
-  const bool bits_fit = header.bits == 8 || (header.bits == 16 && header.colors != PHOTOMETRIC_PALETTE) ||
-                        (needed == 1 && header.samples == 1 && header.bits < 8 && 8 % header.bits == 0) ||
-                        (one_grey && header.bits == 32);
+  const bool bits_fit =
+      header.bits == 8 || (header.bits == 16 && header.colors != PHOTOMETRIC_PALETTE) ||
+      (needed == 1 && header.samples == 1 && header.bits < 8 && 8 % header.bits == 0) ||
+      (one_grey && header.bits == 32) ||
+      (one_grey && header.bits == 12 && header.colors == PHOTOMETRIC_MINISBLACK && header.format == SAMPLEFORMAT_UINT);
   if (header.bits == 0 || !bits_fit || header.samples < needed || (floats && !(one_grey && header.bits == 32)) ||
       header.format > SAMPLEFORMAT_VOID) {
     return unsupported(fmt::format("pixels of {} samples of {} bits (format {}, colour space {}) are not read here",
@@ -235,6 +240,11 @@ class Unpacker {
     if (header_.bits < 8) {
       const std::size_t bit = number * header_.bits;
       return static_cast<std::uint8_t>((from[bit / 8] >> (8 - header_.bits - bit % 8)) & ((1U << header_.bits) - 1));
+    }
+    if (header_.bits == 12) {
+      const std::uint8_t* pair = from + number / 2 * 3;
+      const int bits = number % 2 == 0 ? pair[0] << 4 | pair[1] >> 4 : (pair[1] & 15) << 8 | pair[2];
+      return static_cast<std::uint8_t>(std::min(bits, 255));
     }
     return header_.bits == 16 ? value16(from + 2 * number) : value32(from + 4 * number);
   }

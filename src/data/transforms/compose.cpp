@@ -61,13 +61,14 @@ ThreadState& thread_state() {
   return memory_of_thread<ThreadState>();
 }
 
-// By how much a JPEG may be reduced when it is decoded: the result is at least as large as the target.
+// By how much a JPEG may be reduced when it is decoded. The result is at least twice as large as the target: the
+// decoder reduces with another filter, and resampling what is twice as large hides the difference.
 int reduction(const SamplePlan& plan, ImageSize wanted, std::size_t next) {
   if (plan.precision == Precision::kExact || next >= plan.steps.size()) return 1;
   const auto* resize = std::get_if<ResizeStep>(&plan.steps[next]);
   if (resize == nullptr || resize->filter == Filter::kNearest) return 1;
   for (const int n : {8, 4, 2}) {
-    if (wanted.width >= n * resize->size.width && wanted.height >= n * resize->size.height) return n;
+    if (wanted.width >= 2 * n * resize->size.width && wanted.height >= 2 * n * resize->size.height) return n;
   }
   return 1;
 }
@@ -137,13 +138,12 @@ void Compose::apply(const SamplePlan& plan, std::span<const std::uint8_t> encode
   request.options = options;
   Image& decoded = thread_state().decoded;
   const auto* crop = plan.steps.empty() ? nullptr : std::get_if<CropStep>(&plan.steps.front());
-  if (options.apply_orientation && jpeg_orientation(encoded) != 1) {
+  if (options.apply_orientation && exif_orientation(encoded) != 1) {
     return apply(plan, value_or_throw(decode_image(encoded, options)), out);
   }
   if (crop != nullptr) request.region = crop->box;
   const ImageSize wanted = crop != nullptr ? ImageSize{crop->box.width, crop->box.height} : plan.picture;
   request.reduce = reduction(plan, wanted, crop != nullptr ? 1 : 0);
-  request.precision = plan.precision == Precision::kExact ? DecodePrecision::kExact : DecodePrecision::kFast;
   const DecodedRegion region = value_or_throw(decode_region(encoded, request, decoded));
   if (region.picture != plan.picture) {
     throw DataError(ErrorCode::kCorrupt, "its pixels have another size than its header says");

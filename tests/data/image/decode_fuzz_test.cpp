@@ -24,8 +24,7 @@ void fuzz(const Bytes& original, std::uint32_t seed) {
     errors += decode_region(bytes, {.options = options}, memory).ok() ? 0 : 1;
     const Result<ImageSize> size = image_size(bytes);
     if (size.ok() && size.value().width > 20 && size.value().height > 20) {
-      const Result<DecodedRegion> part = decode_region(
-          bytes, {.options = options, .region = {7, 9, 11, 8}, .precision = DecodePrecision::kFast}, memory);
+      const Result<DecodedRegion> part = decode_region(bytes, {.options = options, .region = {7, 9, 11, 8}}, memory);
       if (part.ok()) {
         ASSERT_EQ(part.value().view.width, 11);
         ASSERT_EQ(part.value().view.height, 8);

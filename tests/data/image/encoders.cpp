@@ -46,7 +46,7 @@ std::vector<std::uint8_t> encode_jpeg(const Image& image, const JpegOptions& opt
   info.input_components = grey ? 1 : 4;
   info.in_color_space = grey ? JCS_GRAYSCALE : options.components == 4 ? JCS_CMYK : JCS_EXT_RGBX;
   jpeg_set_defaults(&info);
-  jpeg_set_quality(&info, 90, TRUE);
+  jpeg_set_quality(&info, options.quality, TRUE);
   info.comp_info[0].h_samp_factor = options.horizontal_sampling;
   info.comp_info[0].v_samp_factor = options.vertical_sampling;
   info.restart_interval = static_cast<unsigned>(options.restart_interval);

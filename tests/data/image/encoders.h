@@ -18,6 +18,7 @@ struct JpegOptions {
   int vertical_sampling = 2;
   bool progressive = false;
   int restart_interval = 0;
+  int quality = 90;
   int height = 0;      // the rows repeat up to this height; 0: each once
   int components = 3;  // 3: RGB; 1: grey, from the first channel; 4: CMYK, from the four bytes of a pixel
 };

@@ -33,6 +33,27 @@ TEST(FolderIndex, ClassesAndSamplesInTorchvisionsOrder) {
                                       "2 b/sub-x/1.bmp", "3 ä/z 熊.jpg"}));
 }
 
+// Python has U+DC80 for the byte 80. The expected order is that of its sorted().
+TEST(FolderIndex, NamesThatAreNotUtf8HavePythonsOrder) {
+  const test::ScratchFolder folder;
+  const std::vector<std::string> sorted{"a\xc3\xa4", "a\xc3z", "\xc3\xa4",     "\xe7\x86\x8a",
+                                        "\x80",      "\xc3",   "\xee\x80\x80", "\xf0\x9f\x98\x80"};
+  for (const std::string& name : sorted) {
+    for (const std::string& picture : sorted) folder.write(name + "/" + picture + "/" + picture + ".jpg", "x");
+  }
+  const FolderIndex index = index_image_folder(folder.path()).value();
+  EXPECT_EQ(index.classes, sorted);
+  std::vector<std::string> expected;
+  for (const std::string& name : sorted) {
+    for (const std::string& picture : sorted) {
+      expected.push_back(folder.path(name + "/" + picture + "/" + picture + ".jpg"));
+    }
+  }
+  std::vector<std::string> found;
+  for (const FolderIndex::Sample& sample : index.samples) found.push_back(sample.path);
+  EXPECT_EQ(found, expected);
+}
+
 TEST(FolderIndex, FollowsLinksButNotInCircles) {
   const test::ScratchFolder folder;
   folder.write("a/deep/1.jpg", "x");

@@ -30,12 +30,13 @@ struct DecodeOptions {
   // claim any size. The default is PIL's limit for errors. A pixel takes 4 bytes of memory.
   std::int64_t max_pixels = 178'956'970;
 
-  // Turns the picture as the camera's EXIF tag says (JPEG). Off by default: PIL and torchvision ignore the tag too.
+  // Turns the picture as the EXIF or XMP tag of the camera says (JPEG, PNG, WebP), as PIL's exif_transpose does. Off by
+  // default: PIL and torchvision ignore the tag too.
   // TIFF files are always turned as their own tag says, as in PIL.
   bool apply_orientation = false;
 
-  // Refuses JPEG files whose compressed data is damaged but can still be decoded; PIL accepts them silently. Files that
-  // end too early are always refused.
+  // Refuses JPEG files whose compressed data is damaged but can still be decoded, or that have no end marker; PIL
+  // accepts them silently. Files that end before their last row are always refused.
   bool strict = false;
 };
 

@@ -17,7 +17,7 @@ struct FolderIndex {
     std::string path;
     std::int64_t label = 0;
   };
-  std::vector<std::string> classes;  // sorted by bytes; the label of a class is its index here
+  std::vector<std::string> classes;  // sorted as Python sorts them; the label of a class is its index here
   std::map<std::string, std::int64_t> class_to_idx;
   std::vector<Sample> samples;  // sorted by class, then folder, then name: torchvision's order
 };

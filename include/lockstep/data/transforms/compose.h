@@ -19,9 +19,11 @@
 namespace lockstep::data {
 
 enum class Precision {
-  // Consecutive rotations, shifts and flips are one resampling. A JPEG whose wanted part is at least twice as large as
-  // its target is decoded at a half, quarter or eighth of its size. Chroma is not smoothed. docs/data.md says how much
-  // pixels differ from kExact.
+  // Consecutive rotations, shifts and flips are one resampling. A JPEG whose wanted part is at least 4 times as wide
+  // and
+  // as high as its target is decoded at a half, quarter or eighth of its size, to at least twice the target.
+  // docs/data.md
+  // says how much pixels differ from kExact.
   kFast,
   // Each step by itself, with PIL's arithmetic, as torchvision's transforms (v1) of PIL images do it. For the same
   // parameters, pixels differ from theirs as docs/data.md says: in most steps not at all.
