@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 
+#include "lockstep/checkpoint/state_dict.h"
 #include "support/expect_error.h"
 #include "support/scratch_folder.h"
 
@@ -139,6 +140,35 @@ TEST_P(OptimizerCheckpoints, TrainingDoesNotChangeWhatWasLoadedOrCloned) {
     copy.restore_generator();
     train(*target, *fresh, 2, 4);
     expect_equal(net, *target);
+  }
+}
+
+// As in Python: a state that stayed bfloat16 would lose what is added to it.
+TEST_P(OptimizerCheckpoints, StateTakesTheDtypeOfItsParameter) {
+  const MakeOptimizer& make = optimizers().at(GetParam());
+  Net low;
+  low->to(torch::kBFloat16);
+  const auto optimizer = make(low);
+  for (const torch::Tensor& parameter : low->parameters()) parameter.mutable_grad() = torch::ones_like(parameter);
+  optimizer->step();
+  Checkpoint state;
+  state.add_optimizer(*optimizer);
+  Net net;
+  const auto other = make(net);
+  state.restore_optimizer(*other);
+  const auto states_of = [](const optim::Optimizer& one) {
+    return state_dict(one).toGenericDict().at("state").toGenericDict();
+  };
+  const auto saved = states_of(*optimizer);
+  const auto restored = states_of(*other);
+  EXPECT_EQ(restored.size(), GetParam() == "PlainSGD" ? 0U : net->parameters().size());
+  for (const auto& parameter : restored) {
+    for (const auto& field : parameter.value().toGenericDict()) {
+      const torch::Tensor before = saved.at(parameter.key()).toGenericDict().at(field.key()).toTensor();
+      const torch::Tensor now = field.value().toTensor();
+      EXPECT_EQ(now.scalar_type(), torch::kFloat) << field.key();
+      EXPECT_TRUE(now.equal(before.to(torch::kFloat))) << field.key();
+    }
   }
 }
 
