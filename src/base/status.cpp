@@ -48,7 +48,7 @@ Status::Status(ErrorCode code, std::string message) {
 Status Status::from_errno(std::string_view what, int error_number) {
   ErrorCode code = ErrorCode::kIo;
   if (error_number == ENOENT || error_number == ENOTDIR) code = ErrorCode::kNotFound;
-  if (error_number == EACCES || error_number == EPERM) code = ErrorCode::kPermission;
+  if (error_number == EACCES || error_number == EPERM || error_number == EROFS) code = ErrorCode::kPermission;
   return {code, std::string(what) + ": " + std::generic_category().message(error_number) + remedy(error_number)};
 }
 

@@ -7,24 +7,42 @@
 #include "generator_states.h"
 #include "model_state.h"
 #include "optimizer_state.h"
+#include "own_values.h"
 #include "scheduler_state.h"
 #include "tensor_rules.h"
-#include "text_of.h"
 #include "value_text.h"
 
 namespace lockstep::checkpoint {
 namespace {
 
-constexpr std::string_view kValue = "value.";
+// "tensors.ema." is in front of the names of a program's own tensors; "tensors.ema" in the metadata says that "ema" is
+// such a name.
+constexpr std::string_view kTensors = "tensors.";
 
-// "tensors.ema.": in front of the names of a program's own tensors.
 std::string prefix_of(std::string_view name) {
-  return fmt::format("tensors.{}.", name);
+  return fmt::format("{}{}.", kTensors, name);
+}
+
+// A sharded optimizer makes another one, for the same parameters, each time that it is saved.
+const void* first_parameter(const torch::optim::Optimizer& optimizer) {
+  const auto& groups = optimizer.param_groups();
+  return groups.empty() || groups[0].params().empty() ? nullptr : groups[0].params()[0].unsafeGetTensorImpl();
 }
 
 }  // namespace
 
+void Checkpoint::require_first(const void*& added, const void* now, const char* what) {
+  if (added != nullptr && added != now) {
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          fmt::format("{} has another {} already, which this one would overwrite: put each into a "
+                                      "checkpoint of its own",
+                                      origin_, what));
+  }
+  added = now;
+}
+
 void Checkpoint::add_model(const torch::nn::Module& model) {
+  require_first(added_.model, &model, "model");
   checkpoint::add_model(file_, model);
 }
 
@@ -33,6 +51,7 @@ void Checkpoint::restore_model(torch::nn::Module& model) const {
 }
 
 void Checkpoint::add_optimizer(const torch::optim::Optimizer& optimizer) {
+  require_first(added_.optimizer, first_parameter(optimizer), "optimizer");
   checkpoint::add_optimizer(file_, optimizer);
 }
 
@@ -41,9 +60,11 @@ void Checkpoint::restore_optimizer(torch::optim::Optimizer& optimizer) const {
 }
 
 void Checkpoint::add_scheduler(const torch::optim::LRScheduler& scheduler) {
+  require_first(added_.scheduler, &scheduler, "scheduler");
   checkpoint::add_scheduler(file_, scheduler);
 }
 void Checkpoint::add_scheduler(const torch::optim::ReduceLROnPlateauScheduler& scheduler) {
+  require_first(added_.scheduler, &scheduler, "scheduler");
   checkpoint::add_scheduler(file_, scheduler);
 }
 
@@ -54,7 +75,8 @@ void Checkpoint::restore_scheduler(torch::optim::ReduceLROnPlateauScheduler& sch
   in_context(origin_, [&] { checkpoint::restore_scheduler(file_, scheduler); });
 }
 
-void Checkpoint::add_scheduler_state(const std::type_info& type, const c10::IValue& state) {
+void Checkpoint::add_scheduler_state(const void* scheduler, const std::type_info& type, const c10::IValue& state) {
+  require_first(added_.scheduler, scheduler, "scheduler");
   checkpoint::add_scheduler(file_, type, state);
 }
 
@@ -71,36 +93,52 @@ void Checkpoint::restore_generator(torch::Device device) const {
 }
 
 void Checkpoint::add_tensors(std::string_view name, const std::map<std::string, at::Tensor>& tensors) {
-  for (const auto& [part, tensor] : tensors) file_.tensors[prefix_of(name) + part] = tensor;
+  const std::string prefix = prefix_of(name);
+  for (auto entry = file_.metadata.lower_bound(std::string(kTensors));
+       entry != file_.metadata.end() && entry->first.starts_with(kTensors); ++entry) {
+    const std::string other = entry->first + ".";
+    if (other == prefix || !(other.starts_with(prefix) || prefix.starts_with(other))) continue;
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{} has the tensors \"{}\", which cannot be told from parts of \"{}\": give one of "
+                    "them a name that is not the beginning of the other",
+                    origin_, entry->first.substr(kTensors.size()), name));
+  }
+  std::erase_if(file_.tensors, [&](const auto& entry) { return entry.first.starts_with(prefix); });
+  file_.metadata[std::string(kTensors).append(name)] = "";
+  for (const auto& [part, tensor] : tensors) file_.tensors[prefix + part] = tensor;
 }
 
 std::map<std::string, at::Tensor> Checkpoint::get_tensors(std::string_view name) const {
   const std::string prefix = prefix_of(name);
+  const auto known = file_.metadata.lower_bound(std::string(kTensors));
+  const bool has_names = known != file_.metadata.end() && known->first.starts_with(kTensors);
   std::map<std::string, at::Tensor> tensors;
   for (auto entry = file_.tensors.lower_bound(prefix); entry != file_.tensors.end() && entry->first.starts_with(prefix);
        ++entry) {
     tensors.emplace(entry->first.substr(prefix.size()), entry->second);
   }
-  if (!tensors.empty()) return tensors;
+  const bool is_name = !has_names || file_.metadata.contains(std::string(kTensors).append(name));
+  if (!tensors.empty() && is_name) return tensors;
   throw CheckpointError(ErrorCode::kNotFound, fmt::format("{} holds no tensors \"{}\"", origin_, name));
 }
 
 void Checkpoint::set(std::string_view name, std::int64_t value) {
-  set(name, std::string_view(text_of(value)));
+  set_own_value(file_, name, value);
 }
 void Checkpoint::set(std::string_view name, double value) {
-  set(name, std::string_view(text_of(value)));
+  set_own_value(file_, name, value);
 }
 void Checkpoint::set(std::string_view name, std::string_view value) {
-  file_.metadata[std::string(kValue).append(name)] = value;
+  set_own_value(file_, name, value);
 }
 
 bool Checkpoint::has(std::string_view name) const {
-  return file_.metadata.contains(std::string(kValue).append(name));
+  return file_.metadata.contains(std::string(kValuePrefix).append(name));
 }
 
 std::string Checkpoint::get_text(std::string_view name) const {
-  const auto found = file_.metadata.find(std::string(kValue).append(name));
+  const auto found = file_.metadata.find(std::string(kValuePrefix).append(name));
   if (found != file_.metadata.end()) return found->second;
   throw CheckpointError(ErrorCode::kNotFound, fmt::format("{} holds no value \"{}\"", origin_, name));
 }
@@ -120,12 +158,15 @@ double Checkpoint::get_double(std::string_view name) const {
 }
 
 void Checkpoint::set_value(std::string_view name, const c10::IValue& value) {
-  const std::string text = in_context(fmt::format("value \"{}\"", name), [&] { return text_of_value(value); });
-  set(name, std::string_view(text));
+  in_context(fmt::format("value \"{}\"", name), [&] { set_own_value(file_, name, value); });
 }
 
 c10::IValue Checkpoint::get_value(std::string_view name) const {
-  return in_context(fmt::format("{}: value \"{}\"", origin_, name), [&] { return value_of_text(get_text(name)); });
+  const std::string text = get_text(name);
+  return in_context(fmt::format("{}: value \"{}\"", origin_, name), [&] {
+    DictGrowth growth;
+    return has_type(file_, name) ? own_value(file_, name, text, growth) : value_of_text(text, growth);
+  });
 }
 
 std::int64_t Checkpoint::step() const {

@@ -9,17 +9,16 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
-#include <cstring>
 #include <exception>
 #include <set>
 #include <system_error>
 
 #include "base/number_text.h"
-#include "base/thread.h"
 #include "error_context.h"
 #include "file_kind.h"
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/log.h"
+#include "saving.h"
 #include "staging.h"
 #include "text_of.h"
 #include "writer_lock.h"
@@ -37,6 +36,9 @@ void lower_priority() {
   const int nice = ::getpriority(PRIO_PROCESS, thread);
   if (errno == 0) ::setpriority(PRIO_PROCESS, thread, nice + kNicer);
 }
+
+// What a rank answers for a checkpoint that a writer has removed since it was listed.
+constexpr std::int64_t kGone = -1;
 
 // The steps that every rank has, ascending.
 std::vector<std::int64_t> in_all(const std::vector<std::vector<std::int64_t>>& ranks) {
@@ -67,10 +69,6 @@ CheckpointManager::CheckpointManager(fs::path folder, CheckpointManagerOptions o
     throw CheckpointError(ErrorCode::kIo, fmt::format("cannot make the checkpoint folder {}: {}", folder_.native(),
                                                       error ? error.message() : "a file has that name"));
   }
-  if (::access(folder_.c_str(), W_OK | X_OK) != 0) {
-    throw CheckpointError(ErrorCode::kPermission, fmt::format("cannot write to the checkpoint folder {}: {}",
-                                                              folder_.native(), std::strerror(errno)));
-  }
 }
 
 CheckpointManager::~CheckpointManager() {
@@ -100,10 +98,10 @@ void CheckpointManager::save(std::int64_t step, const Checkpoint& checkpoint, st
   // No save is in progress: the memory of the last one's copies is free.
   Staged staged = stage(checkpoint.file_.tensors, copies_, options_.overlap_copy, checkpoint.origin_);
   state.file_.tensors = std::move(staged.tensors);
-  start_saving(step, std::move(state), std::move(staged.pending));
+  save_in_thread(step, std::move(state), std::move(staged.pending));
 }
 
-void CheckpointManager::start_saving(std::int64_t step, Checkpoint state, std::vector<PendingCopy> pending) {
+void CheckpointManager::save_in_thread(std::int64_t step, Checkpoint state, std::vector<PendingCopy> pending) {
   const auto copied = std::make_shared<std::promise<void>>();
   std::future<void> are_copied = copied->get_future();
   auto work = [this, step, state = std::move(state), pending = std::move(pending), copied]() mutable {
@@ -121,14 +119,12 @@ void CheckpointManager::start_saving(std::int64_t step, Checkpoint state, std::v
     lower_priority();
     write(step, state);
   };
-  const auto task = std::make_shared<std::packaged_task<void()>>(std::move(work));
-  std::future<void> result = task->get_future();
-  Result<std::jthread> thread = start_thread("the save", [task] { (*task)(); });
-  if (!thread.ok()) {
-    throw CheckpointError(thread.status().code(),
-                          fmt::format("checkpoint of step {} is not saved: {}", step, thread.status().message()));
+  Result<std::shared_ptr<Saving>> saving = start_saving(std::move(work), std::move(are_copied));
+  if (!saving.ok()) {
+    throw CheckpointError(saving.status().code(),
+                          fmt::format("checkpoint of step {} is not saved: {}", step, saving.status().message()));
   }
-  saving_ = {new Saving{{}, std::move(are_copied), std::move(result), std::move(thread).value()}, LeakInForks()};
+  saving_ = std::move(saving).value();
 }
 
 void CheckpointManager::wait_copied() {
@@ -136,8 +132,9 @@ void CheckpointManager::wait_copied() {
 }
 
 void CheckpointManager::wait() {
-  const std::unique_ptr<Saving, LeakInForks> saving = std::move(saving_);
-  if (saving != nullptr && saving->origin.is_this_process()) saving->result.get();
+  const std::shared_ptr<Saving> saving = std::move(saving_);
+  if (saving == nullptr || !saving->origin.is_this_process()) return;
+  saving->reported.exchange(true) ? saving->result.wait() : saving->result.get();
 }
 
 void CheckpointManager::write(std::int64_t step, const Checkpoint& checkpoint) {
@@ -224,10 +221,15 @@ std::vector<std::int64_t> CheckpointManager::steps_by_metric() {
   if (options_.best == Best::kNotKept) return {};
   const double sign = options_.best == Best::kHighestMetric ? 1.0 : -1.0;
   std::vector<std::pair<double, std::int64_t>> ranked;
-  for (const std::int64_t step : steps()) {
-    const auto metric = metric_of(step);
-    if (metric && !std::isnan(*metric)) ranked.emplace_back(sign * *metric, step);
-  }
+  std::vector<std::int64_t> all;
+  do {  // again when a writer has changed the folder: a file without a metric may be one that it has just removed
+    all = steps();
+    ranked.clear();
+    for (const std::int64_t step : all) {
+      const auto metric = metric_of(step);
+      if (metric && !std::isnan(*metric)) ranked.emplace_back(sign * *metric, step);
+    }
+  } while (steps() != all);
   std::sort(ranked.rbegin(), ranked.rend());
   std::vector<std::int64_t> result;
   result.reserve(ranked.size());
@@ -237,33 +239,50 @@ std::vector<std::int64_t> CheckpointManager::steps_by_metric() {
 
 std::optional<Checkpoint> CheckpointManager::load_latest() {
   wait();
-  std::vector<std::int64_t> candidates = steps();
-  std::reverse(candidates.begin(), candidates.end());
-  return load_first_good(candidates);
+  return load_first_good([this] {
+    std::vector<std::int64_t> latest_first = steps();
+    std::reverse(latest_first.begin(), latest_first.end());
+    return latest_first;
+  });
 }
 
 std::optional<Checkpoint> CheckpointManager::load_latest(const Gather& gather) {
-  std::exception_ptr failed;
-  std::vector<std::int64_t> mine;
-  try {
-    wait();
-    mine = steps();
-  } catch (...) {  // the others wait in gather()
-    failed = std::current_exception();
-  }
-  const std::vector<std::vector<std::int64_t>> all = gather(mine);
-  if (failed) std::rethrow_exception(failed);
-  if (std::all_of(all.begin(), all.end(), [](const auto& steps) { return steps.empty(); })) return std::nullopt;
-  std::vector<std::int64_t> common = in_all(all);
-  for (; !common.empty(); common.pop_back()) {
-    std::optional<Checkpoint> found;
+  const auto list_of_all = [&] {
+    std::exception_ptr failed;
+    Steps mine;
     try {
-      found = load(common.back());
+      wait();
+      mine = steps();
+    } catch (...) {  // the others wait in gather()
+      failed = std::current_exception();
+    }
+    std::vector<Steps> all = gather(mine);
+    if (failed) std::rethrow_exception(failed);
+    return all;
+  };
+  std::vector<Steps> all = list_of_all();
+  if (std::all_of(all.begin(), all.end(), [](const Steps& steps) { return steps.empty(); })) return std::nullopt;
+  for (Steps common = in_all(all); !common.empty();) {
+    const std::int64_t step = common.back();
+    common.pop_back();
+    std::optional<Checkpoint> found;
+    Steps answer;
+    try {
+      found = load(step);
+      answer = {step};
     } catch (const std::exception& error) {
+      const auto* known = dynamic_cast<const CheckpointError*>(&error);
+      if (known != nullptr && known->code() == ErrorCode::kNotFound) answer = {kGone};
       log::warning(fmt::format("skipping a checkpoint that cannot be used: {}", error.what()));
     }
-    const auto good = gather(found ? std::vector{common.back()} : std::vector<std::int64_t>());
-    if (std::none_of(good.begin(), good.end(), [](const auto& steps) { return steps.empty(); })) return found;
+    const std::vector<Steps> answers = gather(answer);
+    const auto is_answered = [](std::int64_t by) { return [by](const Steps& one) { return one == Steps{by}; }; };
+    if (std::all_of(answers.begin(), answers.end(), is_answered(step))) return found;
+    if (std::none_of(answers.begin(), answers.end(), is_answered(kGone))) continue;
+    if (std::vector<Steps> now = list_of_all(); now != all) {
+      all = std::move(now);
+      common = in_all(all);
+    }
   }
   std::vector<std::string> texts;
   texts.reserve(all.size());
@@ -276,19 +295,32 @@ std::optional<Checkpoint> CheckpointManager::load_latest(const Gather& gather) {
 
 std::optional<Checkpoint> CheckpointManager::load_best() {
   wait();
-  return load_first_good(steps_by_metric());
+  return load_first_good([this] { return steps_by_metric(); });
 }
 
-// Goes on after every kind of error: an older checkpoint is better than none.
-std::optional<Checkpoint> CheckpointManager::load_first_good(const std::vector<std::int64_t>& candidates) {
+// Goes on after every kind of error: an older checkpoint is better than none. Begins again when a file is gone and the
+// folder has others now: a writer removes a file when it has a newer one.
+std::optional<Checkpoint> CheckpointManager::load_first_good(const std::function<Steps()>& list) {
   std::vector<CheckpointError> errors;
-  for (const std::int64_t step : candidates) {
+  Steps candidates = list();
+  bool gone = candidates.empty();  // a listing may miss a file that is added, and one that is removed, meanwhile
+  for (std::size_t next = 0; next <= candidates.size(); ++next) {
+    if (std::exchange(gone, false)) {
+      if (Steps now = list(); now != candidates) {
+        candidates = std::move(now);
+        errors.clear();
+        next = 0;
+      }
+    }
+    if (next == candidates.size()) break;
+    const std::int64_t step = candidates[next];
     try {
       Checkpoint checkpoint = load(step);
       if (!errors.empty()) log::warning(fmt::format("going back to the good checkpoint {}", path_of(step).native()));
       return checkpoint;
     } catch (const CheckpointError& error) {
-      if (error.code() == ErrorCode::kNotFound) continue;  // the writer has just removed it
+      gone = error.code() == ErrorCode::kNotFound;
+      if (gone) continue;
       errors.push_back(error);
     } catch (const std::exception& error) {  // for example std::bad_alloc
       errors.push_back(unreadable(path_of(step), error.what()));
@@ -307,7 +339,9 @@ std::optional<Checkpoint> CheckpointManager::load_first_good(const std::vector<s
 
 Checkpoint CheckpointManager::load(std::int64_t step) {
   wait();
-  return Checkpoint::load(path_of(step));
+  Checkpoint checkpoint = Checkpoint::load(path_of(step));
+  checkpoint.file_.metadata["step"] = text_of(step);  // converted files may lack it
+  return checkpoint;
 }
 
 std::vector<std::int64_t> CheckpointManager::steps() const {

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <map>
 #include <optional>
@@ -19,6 +18,7 @@
 #include "lockstep/checkpoint/state_dict.h"
 #include "optimizer_fields.h"
 #include "optimizer_state.h"
+#include "python_optimizers.h"
 #include "text_of.h"
 
 namespace lockstep::checkpoint {
@@ -29,28 +29,6 @@ using List = c10::impl::GenericList;
 
 Dict make_dict() {
   return Dict(c10::AnyType::get(), c10::AnyType::get());
-}
-
-struct PythonKind {
-  std::string_view name;
-  const char* option;                  // one that this kind has, and others lack
-  std::vector<const char*> off;        // options that LibTorch lacks, written as False
-  std::vector<const char*> automatic;  // options that LibTorch lacks, written as None
-};
-
-const PythonKind& python_kind(std::string_view name) {
-  static const std::array kKinds = {
-      PythonKind{"SGD", "dampening", {"maximize", "differentiable"}, {"foreach", "fused"}},
-      PythonKind{"Adam", "betas", {"maximize", "capturable", "differentiable"}, {"foreach", "fused"}},
-      PythonKind{"AdamW", "betas", {"maximize", "capturable", "differentiable"}, {"foreach", "fused"}},
-      PythonKind{"RMSprop", "alpha", {"maximize", "capturable", "differentiable"}, {"foreach"}},
-      PythonKind{"Adagrad", "lr_decay", {"maximize", "differentiable"}, {"foreach", "fused"}},
-  };
-  for (const PythonKind& kind : kKinds) {
-    if (kind.name == name) return kind;
-  }
-  throw CheckpointError(ErrorCode::kUnsupported,
-                        fmt::format("its optimizer is of the unknown kind {:.40}", printable(name)));
 }
 
 std::string kind_of(const optim::Optimizer& optimizer) {
@@ -141,11 +119,6 @@ CheckpointError mismatch(const std::string& what) {
   return CheckpointError(ErrorCode::kMismatch, what);
 }
 
-std::optional<c10::IValue> find(const Dict& dict, const char* key) {
-  const auto found = dict.find(key);
-  return found == dict.end() ? std::nullopt : std::optional<c10::IValue>(found->value());
-}
-
 Dict dict_at(const c10::IValue& value, const std::string& what) {
   if (!value.isGenericDict()) throw mismatch(fmt::format("{} is no dict, as in Python's optimizer.state_dict()", what));
   return value.toGenericDict();
@@ -178,15 +151,16 @@ void read_option(TensorFile& file, const std::string& prefix, const std::string&
 }
 
 void require_kind(const Dict& group, const PythonKind& kind, std::size_t index) {
-  if (!find(group, kind.option)) {
-    throw mismatch(fmt::format("its optimizer is no {}: group {} has no option \"{}\"", kind.name, index, kind.option));
+  for (const std::string_view option : kind.own) {
+    if (entry_under(group, option)) continue;
+    throw mismatch(fmt::format("its optimizer is no {}: group {} has no option \"{}\"", kind.name, index, option));
   }
-  const auto decoupled = find(group, "decoupled_weight_decay");
+  const auto decoupled = entry_under(group, "decoupled_weight_decay");
   if (decoupled && decoupled->isBool() && decoupled->toBool() != (kind.name == "AdamW")) {
     throw mismatch(
         fmt::format("its optimizer is {}, the program's is {}", decoupled->toBool() ? "AdamW" : "Adam", kind.name));
   }
-  const auto maximize = find(group, "maximize");
+  const auto maximize = entry_under(group, "maximize");
   if (maximize && maximize->isBool() && maximize->toBool()) {
     throw CheckpointError(ErrorCode::kUnsupported,
                           fmt::format("group {} has maximize=True, which LibTorch's optimizers lack", index));
@@ -205,7 +179,7 @@ std::vector<std::string> read_group(TensorFile& file, const Dict& group, std::si
   for (const auto& entry : group) {
     if (entry.key().isString()) read_option(file, prefix, entry.key().toStringRef(), entry.value());
   }
-  const auto params = find(group, "params");
+  const auto params = entry_under(group, "params");
   if (!params || !params->isList()) throw mismatch(fmt::format("group {} has no list \"params\"", index));
   std::vector<std::string> keys;
   for (const c10::IValue& key : params->toListRef()) {
@@ -213,18 +187,6 @@ std::vector<std::string> read_group(TensorFile& file, const Dict& group, std::si
     if (keys.back().empty()) throw mismatch(fmt::format("group {} has a parameter without number or name", index));
   }
   return keys;
-}
-
-// The kind that has these options.
-std::string_view kind_with(const Dict& group) {
-  for (const std::string_view kind : {"SGD", "RMSprop", "Adagrad"}) {
-    if (find(group, python_kind(kind).option)) return kind;
-  }
-  const auto decoupled = find(group, "decoupled_weight_decay");
-  if (decoupled && decoupled->isBool()) return decoupled->toBool() ? "AdamW" : "Adam";
-  throw CheckpointError(ErrorCode::kUnsupported,
-                        "its options do not tell which optimizer it is: expected SGD, RMSprop, Adagrad, or Adam or "
-                        "AdamW of PyTorch 2.7 or newer");
 }
 
 std::string step_text(const c10::IValue& value, const std::string& prefix) {
@@ -276,15 +238,19 @@ c10::IValue python_optimizer(const TensorFile& file) {
 }
 
 void add_python_optimizer(TensorFile& file, const c10::IValue& state, std::string_view kind) {
+  const bool is_told = !kind.empty();
   const Dict all = dict_at(state, "the optimizer's state");
-  const auto states = find(all, "state");
-  const auto groups = find(all, "param_groups");
+  const auto states = entry_under(all, "state");
+  const auto groups = entry_under(all, "param_groups");
   if (!groups || !groups->isList()) throw mismatch("it is no optimizer's state: \"param_groups\" is missing");
   std::map<std::string, std::size_t> index_of;
   std::vector<std::size_t> counts;
   for (const c10::IValue& value : groups->toListRef()) {
     const Dict group = dict_at(value, fmt::format("group {}", counts.size()));
-    if (kind.empty()) kind = kind_with(group);
+    if (!is_told) {
+      const std::string_view found = kind_with(group, counts.size());
+      if (kind.empty()) kind = found;
+    }
     require_kind(group, python_kind(kind), counts.size());
     const std::vector<std::string> keys = read_group(file, group, counts.size());
     for (const std::string& key : keys) {

@@ -85,15 +85,14 @@ class FieldReader {
                                         fmt::join(saved.sizes(), ", "), fmt::join(like_.sizes(), ", ")));
     }
     const torch::ScalarType dtype = saved.scalar_type();
-    const bool can_step = c10::isFloatingType(dtype) && !c10::isFloat8Type(dtype);
-    if (saved.is_complex() != like_.is_complex() || !(can_step || saved.is_complex())) {
+    if (saved.is_complex() != like_.is_complex() || !(c10::isFloatingType(dtype) || saved.is_complex())) {
       throw CheckpointError(ErrorCode::kMismatch,
                             fmt::format("{}{} has dtype {}, the parameter {}", prefix_, name, c10::toString(dtype),
                                         c10::toString(like_.scalar_type())));
     }
-    // In the parameter's order of memory, as the optimizer itself makes it: fused_step() wants it so.
+    // With the parameter's dtype and order of memory, as the optimizer itself makes it, and as Python loads it.
     const torch::NoGradGuard no_grad;
-    const auto options = like_.options().dtype(dtype).requires_grad(false);
+    const auto options = like_.options().requires_grad(false);
     return torch::empty_like(like_, options, torch::MemoryFormat::Preserve).copy_(saved);
   }
 

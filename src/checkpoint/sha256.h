@@ -1,6 +1,7 @@
 // SHA-256, from OpenSSL.
 #pragma once
 
+#include <openssl/crypto.h>
 #include <openssl/evp.h>
 
 #include <array>
@@ -14,9 +15,17 @@ namespace lockstep::checkpoint {
 
 inline constexpr std::size_t kSha256Digits = 64;
 
+// Else OpenSSL ends when exit() begins, and files are still written and read then: by the threads of saves, and by
+// destructors of static objects. Without effect in a program that has used OpenSSL before.
+inline void keep_openssl_at_exit() {
+  static const int done = OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);
+  static_cast<void>(done);
+}
+
 class Sha256 {
  public:
   Sha256() : context_(EVP_MD_CTX_new(), &EVP_MD_CTX_free) {
+    keep_openssl_at_exit();
     if (!context_ || EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr) != 1) fail();
   }
   void update(const void* bytes, std::size_t count) {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 
+#include "lockstep/checkpoint/state_dict.h"
 #include "support/expect_error.h"
 #include "support/scratch_folder.h"
 
@@ -142,6 +143,35 @@ TEST_P(OptimizerCheckpoints, TrainingDoesNotChangeWhatWasLoadedOrCloned) {
   }
 }
 
+// As in Python: a state that stayed bfloat16 would lose what is added to it.
+TEST_P(OptimizerCheckpoints, StateTakesTheDtypeOfItsParameter) {
+  const MakeOptimizer& make = optimizers().at(GetParam());
+  Net low;
+  low->to(torch::kBFloat16);
+  const auto optimizer = make(low);
+  for (const torch::Tensor& parameter : low->parameters()) parameter.mutable_grad() = torch::ones_like(parameter);
+  optimizer->step();
+  Checkpoint state;
+  state.add_optimizer(*optimizer);
+  Net net;
+  const auto other = make(net);
+  state.restore_optimizer(*other);
+  const auto states_of = [](const optim::Optimizer& one) {
+    return state_dict(one).toGenericDict().at("state").toGenericDict();
+  };
+  const auto saved = states_of(*optimizer);
+  const auto restored = states_of(*other);
+  EXPECT_EQ(restored.size(), GetParam() == "PlainSGD" ? 0U : net->parameters().size());
+  for (const auto& parameter : restored) {
+    for (const auto& field : parameter.value().toGenericDict()) {
+      const torch::Tensor before = saved.at(parameter.key()).toGenericDict().at(field.key()).toTensor();
+      const torch::Tensor now = field.value().toTensor();
+      EXPECT_EQ(now.scalar_type(), torch::kFloat) << field.key();
+      EXPECT_TRUE(now.equal(before.to(torch::kFloat))) << field.key();
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, OptimizerCheckpoints,
                          testing::Values("SGD", "PlainSGD", "Adam", "AdamW", "RMSprop", "Adagrad"),
                          [](const auto& info) { return info.param; });
@@ -226,6 +256,43 @@ TEST(Checkpoint, AnotherOptimizerIsRefusedAndLeftAlone) {
   expect_error(ErrorCode::kUnsupported, {}, [&] { state.add_optimizer(lbfgs); });
 }
 
+TEST(Checkpoint, TwoThingsOfOneNameAreRefused) {
+  Checkpoint state;
+  const torch::Tensor one = torch::ones({1});
+  state.add_tensors("e", {{"x.y", one}});
+  expect_error(ErrorCode::kInvalidArgument, {"\"e\"", "\"e.x\""}, [&] { state.add_tensors("e.x", {{"y", one}}); });
+  state.add_tensors("f.x", {{"y", one}});
+  expect_error(ErrorCode::kInvalidArgument, {"\"f\"", "\"f.x\""}, [&] { state.add_tensors("f", {{"x.y", one}}); });
+  expect_error(ErrorCode::kNotFound, {"\"f\""}, [&] { state.get_tensors("f"); });
+  state.add_tensors("e", {{"z", one}});
+  EXPECT_EQ(state.get_tensors("e").size(), 1U);
+  Net net;
+  Net other;
+  optim::Adam adam(net->parameters());
+  optim::Adam second(other->parameters());
+  const optim::StepLR schedule(adam, 2);
+  const optim::StepLR next(second, 2);
+  for (int again = 0; again < 2; ++again) {
+    state.add_model(*net);
+    state.add_optimizer(adam);
+    state.add_scheduler(schedule);
+  }
+  expect_error(ErrorCode::kInvalidArgument, {"another model"}, [&] { state.add_model(*other); });
+  expect_error(ErrorCode::kInvalidArgument, {"another optimizer"}, [&] { state.add_optimizer(second); });
+  expect_error(ErrorCode::kInvalidArgument, {"another scheduler"}, [&] { state.add_scheduler(next); });
+}
+
+// As before types were stored.
+TEST(Checkpoint, ReadsTensorsAndValuesOfOlderFiles) {
+  const test::ScratchFolder folder;
+  write_tensor_file(folder.path() / "a", {{{"tensors.ema.fc.weight", torch::ones({1})}},
+                                          {{"value.epoch", "3"}, {"value.own", R"({"tuple":[1,null]})"}}});
+  const Checkpoint old = Checkpoint::load(folder.path() / "a");
+  EXPECT_TRUE(old.get_tensors("ema").contains("fc.weight"));
+  EXPECT_EQ(old.get_int("epoch"), 3);
+  EXPECT_EQ(old.get_value("own").toTupleRef().elements()[0].toInt(), 1);
+}
+
 TEST(Checkpoint, ValuesComeBackExactly) {
   const test::ScratchFolder folder;
   Checkpoint state;
@@ -243,6 +310,9 @@ TEST(Checkpoint, ValuesComeBackExactly) {
   EXPECT_EQ(loaded.get_double("tiny"), 5e-324);
   EXPECT_TRUE(std::isinf(loaded.get_double("nothing")));
   EXPECT_EQ(loaded.get_text("text"), "size=3 epoch=1");
+  EXPECT_EQ(loaded.get_value("text").toStringRef(), "size=3 epoch=1");
+  EXPECT_EQ(loaded.get_value("epoch").toInt(), 3);
+  EXPECT_EQ(loaded.get_value("best").toDouble(), 0.1);
   EXPECT_FALSE(loaded.has("epochs"));
   expect_error(ErrorCode::kNotFound, {folder.path() / "a"}, [&] { loaded.get_int("epochs"); });
   expect_error(ErrorCode::kCorrupt, {}, [&] { loaded.get_int("text"); });

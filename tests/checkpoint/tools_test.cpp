@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -93,6 +94,102 @@ TEST_F(CheckpointTools, ConvertRunsBothWays) {
   EXPECT_EQ(resumed.step(), 42);
   EXPECT_EQ(resumed.get_double("best"), 0.75);
   EXPECT_EQ(resumed.get_text("name"), "first run");
+}
+
+// What Python has saved, back in Python.
+TEST_F(CheckpointTools, ConvertedValuesKeepTheirTypes) {
+  c10::impl::GenericList list(c10::AnyType::get());
+  list.push_back(1);
+  list.push_back(c10::IValue());
+  Dict arguments = make_dict();
+  arguments.insert("lr", 0.5);
+  arguments.insert(3, c10::ivalue::Tuple::create({c10::IValue(1.0), c10::IValue("1")}));
+  const std::vector<std::pair<std::string, c10::IValue>> values{
+      {"digits", "0012345"}, {"exponent", "1e10"}, {"word", "nan"},  {"null", "null"}, {"json", R"({"dict":[]})"},
+      {"whole", 2.0},        {"flag", true},       {"none", {}},     {"list", list},   {"arguments", arguments},
+      {"zero", -0.0},        {"seed", INT64_MIN},  {"end", HUGE_VAL}};
+  Dict run = run_.dict();
+  for (const auto& [name, value] : values) run.insert(name, value);
+  write_torch_file(path("values.pt"), run);
+  EXPECT_EQ(convert(path("values.pt"), path("values.ckpt"), {}), Lines());
+  EXPECT_EQ(convert(path("values.ckpt"), path("back.pt"), {}), Lines());
+  EXPECT_EQ(convert(path("back.pt"), path("again.ckpt"), {}), Lines());
+  convert(path("again.ckpt"), path("again.pt"), {});
+  for (const char* file : {"back.pt", "again.pt"}) {
+    const Dict back = read_torch_file(path(file)).toGenericDict().at("values").toGenericDict();
+    EXPECT_EQ(back.size(), values.size() + 2) << file;  // "best" and "name"
+    for (const auto& [name, value] : values) EXPECT_EQ(back.at(name), value) << file << ": " << name;
+  }
+  const Checkpoint state = Checkpoint::load(path("values.ckpt"));
+  EXPECT_EQ(state.get_text("digits"), "0012345");
+  EXPECT_EQ(state.get_double("whole"), 2.0);
+  EXPECT_TRUE(state.get_value("flag").toBool());
+}
+
+TEST_F(CheckpointTools, ConvertedTensorsAndMetricsComeBack) {
+  Checkpoint state;
+  state.add_model(*run_.net);
+  state.add_tensors("ema", {{"fc.weight", torch::ones({2})}});
+  state.add_generator();
+  CheckpointManager(path("runs")).save(3, state, 2.0);
+  convert(path("runs"), path("back.pt"), {});
+  EXPECT_EQ(convert(path("back.pt"), path("again.ckpt"), {}), Lines());
+  EXPECT_EQ(diff(path("runs"), path("again.ckpt"), {}).lines, Lines());
+  EXPECT_TRUE(read_torch_file(path("back.pt")).toGenericDict().at("metric").isDouble());
+  EXPECT_TRUE(Checkpoint::load(path("again.ckpt")).get_tensors("ema").contains("fc.weight"));
+}
+
+// Which types its values had is not known.
+TEST_F(CheckpointTools, ValuesOfAnOlderCheckpointAreText) {
+  write_tensor_file(path("old.ckpt"), {{{"model.weight", torch::ones({1})}}, {{"value.epoch", "3"}}});
+  const std::string said = joined(convert(path("old.ckpt"), path("back.pt"), {}));
+  EXPECT_NE(said.find("as text"), std::string::npos) << said;
+  EXPECT_NE(said.find("epoch"), std::string::npos) << said;
+  const Dict back = read_torch_file(path("back.pt")).toGenericDict();
+  EXPECT_EQ(back.at("values").toGenericDict().at("epoch").toStringRef(), "3");
+}
+
+// A program that went on from step 0 would set its own checkpoint aside.
+TEST_F(CheckpointTools, AConvertedCheckpointHasTheStepOfItsName) {
+  Dict run = run_.dict();
+  EXPECT_EQ(run.erase("step"), 1U);
+  write_torch_file(path("run.pt"), run);
+  std::filesystem::create_directory(path("runs"));
+  convert(path("run.pt"), path("runs/step-000000007.ckpt"), {});
+  EXPECT_EQ(Checkpoint::load(path("runs/step-000000007.ckpt")).step(), 7);
+  convert(path("run.pt"), path("run.ckpt"), {});
+  std::filesystem::rename(path("run.ckpt"), path("runs/step-000000009.ckpt"));
+  EXPECT_EQ(CheckpointManager(path("runs")).load_latest()->step(), 9);
+}
+
+TEST_F(CheckpointTools, WhatACheckpointCannotHoldIsRefusedOrNamed) {
+  const auto converted = [&](const char* key, const c10::IValue& value) {
+    Dict run = run_.dict();
+    run.insert(key, value);
+    write_torch_file(path("more.pt"), run);
+    return joined(convert(path("more.pt"), path("more.ckpt"), {}));
+  };
+  const auto refused = [&](const std::string& part, const char* key, const c10::IValue& value) {
+    test::expect_error<CheckpointError>(ErrorCode::kMismatch, {part}, [&] { converted(key, value); });
+  };
+  refused("two entries for the model", "state_dict", to_ivalue(state_dict(*run_.net)));
+  refused("two entries for the optimizer", "optimizer_state_dict", state_dict(run_.optimizer));
+  Dict values = make_dict();
+  values.insert("best", 1);
+  refused("two entries for the value \"best\"", "values", values);
+  EXPECT_NE(converted("tensors", torch::ones({1})).find("left out: [\"tensors\"]"), std::string::npos);
+  EXPECT_NE(converted("scheduler", make_dict()).find("left out: [\"scheduler\"]"), std::string::npos);
+  Dict group = state_dict(run_.optimizer).toGenericDict().at("param_groups").toListRef()[0].toGenericDict();
+  group.insert("trust_coefficient", 0.5);
+  c10::impl::GenericList groups(c10::AnyType::get());
+  groups.push_back(group);
+  Dict optimizer = make_dict();
+  optimizer.insert("param_groups", groups);
+  Dict run = run_.dict();
+  run.insert_or_assign("optimizer", optimizer);
+  write_torch_file(path("more.pt"), run);
+  test::expect_error<CheckpointError>(ErrorCode::kUnsupported, {"unknown one", "trust_coefficient"},
+                                      [&] { convert(path("more.pt"), path("more.ckpt"), {}); });
 }
 
 // Python's load_state_dict() takes any dict, so other keys would do nothing there, and say nothing.

@@ -218,6 +218,29 @@ TEST_P(ZeroRedundancyOptimizerMulti, LoadsAnOptimizerThatHasTakenNoStep) {
   });
 }
 
+// Of a training in another dtype, as in Python.
+TEST_P(ZeroRedundancyOptimizerMulti, LoadedStateTakesTheDtypeOfItsParameter) {
+  run_processes(GetParam(), [](int) {
+    const Rank rank;
+    const ScratchFolder folder;
+    for (const Kind& one : kinds()) {
+      const std::vector<Tensor> a = parameters_of_every_kind();
+      std::vector<Tensor> b;
+      for (const Tensor& parameter : a) b.push_back(parameter.detach().to(torch::kHalf).requires_grad_());
+      const auto other = one.plain(groups_of(b));
+      step_on(*other, b, 0, 1);
+      torch::save(*other, folder.path("other"));
+      const auto ours = one.sharded(groups_of(a), {});
+      step_on(*ours, a, 0, 1);
+      const std::size_t bytes = ours->state_bytes();
+      ours->load_consolidated(*other);
+      EXPECT_EQ(ours->state_bytes(), bytes) << one.name;
+      torch::load(*ours, folder.path("other"));
+      EXPECT_EQ(ours->state_bytes(), bytes) << one.name << " from a file";
+    }
+  });
+}
+
 // A model of its own kind: closures, frozen parameters, sparse gradients, schedulers, under DistributedDataParallel.
 struct FrozenNetImpl : torch::nn::Module {
   FrozenNetImpl() {

@@ -2,15 +2,21 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <filesystem>
 #include <memory>
+#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "checkpoint/tools/tools.h"
 #include "lockstep/checkpoint/distributed_checkpoint.h"
+#include "lockstep/checkpoint/errors.h"
 #include "lockstep/checkpoint/state_dict.h"
+#include "lockstep/checkpoint/tensor_file.h"
 #include "lockstep/checkpoint/torch_file.h"
 #include "parity/python.h"
+#include "support/expect_error.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::checkpoint {
@@ -148,6 +154,52 @@ class OptimizerParity : public testing::Test {
 
   test::ScratchFolder folder_;
 };
+
+// Those of LibTorch, and no others.
+TEST(ConvertParity, KnowsPythonsOptimizers) {
+  const std::set<std::string> known{"SGD", "Adam", "AdamW", "RMSprop", "Adagrad"};
+  const std::set<std::string> unnamed{"Adamax", "SparseAdam"};
+  const test::ScratchFolder folder;
+  std::istringstream names(test::run_python("interchange.py", {"optimizers", folder.path()}));
+  std::size_t found = 0;
+  for (std::string name; names >> name; ++found) {
+    const std::filesystem::path to = folder.path(name + ".ckpt");
+    const auto run = [&] { convert(folder.path(name + ".pt"), to, {}); };
+    if (known.contains(name)) {
+      run();
+      EXPECT_EQ(read_tensor_file_metadata(to).at("optimizer.type"), name);
+    } else {
+      test::expect_error<CheckpointError>(ErrorCode::kUnsupported, {unnamed.contains(name) ? "an unknown one" : name},
+                                          run);
+    }
+  }
+  EXPECT_GE(found, 14U);
+}
+
+// Python converts all of an optimizer's state but the number of steps.
+TEST_F(OptimizerParity, StateOfAnotherDtypeIsLoadedAsInPython) {
+  Arguments calls{"halve"};
+  for (const char* kind : kKinds) {
+    ours(kind, "-", "whole", 3);
+    for (const std::string& word : {std::string(kind), file(kind, "whole"), file(kind, "halves"), file(kind, "loaded")})
+      calls.push_back(word);
+  }
+  test::run_python("interchange.py", calls);
+  for (const char* kind : kKinds) {
+    SavedTraining training(kind);
+    training.load(file(kind, "halves"));
+    const auto mine = state_dict(*training.optimizer).toGenericDict().at("state").toGenericDict();
+    const auto pythons = read_torch_file(file(kind, "loaded")).toGenericDict();
+    EXPECT_EQ(mine.size(), pythons.size());
+    for (const auto& parameter : mine) {
+      for (const auto& field : parameter.value().toGenericDict()) {
+        const torch::Tensor expected = pythons.at(parameter.key()).toGenericDict().at(field.key()).toTensor();
+        EXPECT_EQ(field.value().toTensor().scalar_type(), expected.scalar_type()) << kind << field.key();
+        EXPECT_TRUE(field.value().toTensor().equal(expected)) << kind << field.key();
+      }
+    }
+  }
+}
 
 TEST_F(OptimizerParity, TrainingGoesOnOnTheOtherSideAndBack) {
   Arguments first{"train"};

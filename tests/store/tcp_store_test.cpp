@@ -399,5 +399,20 @@ TEST(TcpStoreFault, WithoutAThreadToServeWithIsAnError) {
   EXPECT_EXIT(serve_without_threads(), testing::ExitedWithCode(0), "cannot start a thread for the store");
 }
 
+struct AuthenticatesAtTheEnd {
+  ~AuthenticatesAtTheEnd() { std::_Exit(handshake::make_nonce().ok() ? 0 : 1); }
+};
+
+[[noreturn]] void authenticate_at_the_end() {
+  static const AuthenticatesAtTheEnd made_before_openssl;
+  static_cast<void>(handshake::make_nonce());
+  std::exit(2);
+}
+
+// A store's thread serves other ranks until its process has ended, and static objects may connect then.
+TEST(TcpStoreServer, AuthenticatesAfterExitHasBegun) {
+  EXPECT_EXIT(authenticate_at_the_end(), testing::ExitedWithCode(0), "");
+}
+
 }  // namespace
 }  // namespace lockstep::comm

@@ -23,7 +23,8 @@
 // As many ranks as before then continue with the same bits as without the stop, if their operations are deterministic
 // on the CPU. Another number of ranks continues with the same model and optimizer, and the rest of the epoch's data.
 //
-// Methods throw CheckpointError; a restore that throws has changed nothing. Not thread-safe.
+// A checkpoint holds one model, optimizer and scheduler: adding another one is kInvalidArgument, adding the same again
+// takes its present state. Methods throw CheckpointError; a restore that throws has changed nothing. Not thread-safe.
 #pragma once
 
 #include <torch/torch.h>
@@ -91,7 +92,7 @@ class Checkpoint {
   // The same for other classes that have a state dict. They restore themselves, and throw their own errors.
   template <HasStateDict T>
   void add_scheduler(const T& scheduler) {
-    add_scheduler_state(typeid(scheduler), scheduler.state_dict());
+    add_scheduler_state(&scheduler, typeid(scheduler), scheduler.state_dict());
   }
   template <HasStateDict T>
   void restore_scheduler(T& scheduler) const {
@@ -113,7 +114,8 @@ class Checkpoint {
   void restore_generator(torch::Device device = torch::kCPU) const;
 
   // Your own tensors under one name, such as an ExponentialMovingAverage's: add_tensors("ema", ema.tensors()). Not
-  // copied, like the model's.
+  // copied, like the model's. They replace those of the same name. kInvalidArgument for "e.x" beside "e", whose part
+  // "x.y" would have the same name in the file as the part "y" of "e.x".
   void add_tensors(std::string_view name, const std::map<std::string, at::Tensor>& tensors);
   // kNotFound when the checkpoint has none of this name.
   std::map<std::string, at::Tensor> get_tensors(std::string_view name) const;
@@ -130,11 +132,11 @@ class Checkpoint {
   double get_double(std::string_view name) const;
   std::string get_text(std::string_view name) const;
   // Values of several parts, such as a trainer's own dict: numbers, text, None, lists, tuples and dicts. kUnsupported
-  // for others, tensors too.
+  // for others, tensors too. get_value() also returns what set() has saved, with the type that it had.
   void set_value(std::string_view name, const c10::IValue& value);
   c10::IValue get_value(std::string_view name) const;
 
-  // The values that were given to CheckpointManager::save.
+  // The values that were given to CheckpointManager::save. Step 0 when there is none.
   std::int64_t step() const;
   std::optional<double> metric() const;
 
@@ -149,10 +151,19 @@ class Checkpoint {
  private:
   friend class CheckpointManager;
 
-  void add_scheduler_state(const std::type_info& type, const c10::IValue& state);
+  // What was added last, to be compared alone.
+  struct Added {
+    const void* model = nullptr;
+    const void* optimizer = nullptr;
+    const void* scheduler = nullptr;
+  };
+
+  void require_first(const void*& added, const void* now, const char* what);
+  void add_scheduler_state(const void* scheduler, const std::type_info& type, const c10::IValue& state);
   c10::IValue scheduler_state(const std::type_info& type) const;
 
   TensorFile file_;
+  Added added_;
   std::string origin_ = "this checkpoint";  // for messages: the path of its file
 };
 

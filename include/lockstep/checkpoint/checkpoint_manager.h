@@ -10,15 +10,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <future>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "lockstep/base/fork.h"
 #include "lockstep/checkpoint/checkpoint.h"
 
 namespace lockstep::checkpoint {
@@ -42,14 +39,16 @@ struct CheckpointManagerOptions {
 };
 
 struct PendingCopy;
+struct Saving;
 class WriterLock;
 
 class CheckpointManager {
  public:
-  // Makes the folder if it does not exist. Throws CheckpointError when the folder cannot be made or written to, so that
-  // the program knows before the first epoch.
+  // Makes the folder if it does not exist. Throws CheckpointError when the folder cannot be made. One that cannot be
+  // written to can still be read: take_folder() says whether this process can write.
   explicit CheckpointManager(std::filesystem::path folder, CheckpointManagerOptions options = {});
-  // Waits for the save in progress, and logs its error if it fails.
+  // Waits for the save in progress, and logs its error if it fails. So does exit(), which does not destroy managers
+  // that are local variables.
   ~CheckpointManager();
   CheckpointManager(const CheckpointManager&) = delete;
   CheckpointManager& operator=(const CheckpointManager&) = delete;
@@ -74,7 +73,8 @@ class CheckpointManager {
   // error of the last one, if it failed.
   void wait();
 
-  // Loads the checkpoint with the highest step that can be read; std::nullopt when there are no checkpoints at all.
+  // Loads the checkpoint with the highest step that can be read; std::nullopt when there are no checkpoints at all. A
+  // writer may remove and add checkpoints meanwhile. step() of what is loaded is that of the file's name.
   // Each one that cannot be read is skipped, with a warning that says why. When none can be read, throws their common
   // error code (kCorrupt when the codes differ).
   std::optional<Checkpoint> load_latest();
@@ -101,30 +101,23 @@ class CheckpointManager {
 
  private:
   using Best = CheckpointManagerOptions::Best;
+  using Steps = std::vector<std::int64_t>;
 
-  // A save in progress. In a fork its thread is not there, and its result never comes.
-  struct Saving {
-    Origin origin;
-    std::future<void> copied;
-    std::future<void> result;
-    std::jthread thread;
-  };
-
-  void start_saving(std::int64_t step, Checkpoint state, std::vector<PendingCopy> pending);
+  void save_in_thread(std::int64_t step, Checkpoint state, std::vector<PendingCopy> pending);
   void write(std::int64_t step, const Checkpoint& checkpoint);
   void remove_unneeded(std::int64_t just_saved);
   void set_aside_higher(std::int64_t step);
   void remove_abandoned();
   std::optional<double> metric_of(std::int64_t step);
   std::vector<std::int64_t> steps_by_metric();
-  std::optional<Checkpoint> load_first_good(const std::vector<std::int64_t>& candidates);
+  std::optional<Checkpoint> load_first_good(const std::function<Steps()>& list);
 
   std::filesystem::path folder_;
   CheckpointManagerOptions options_;
   std::shared_ptr<WriterLock> writer_lock_;                // null before the first save
   std::map<std::int64_t, std::optional<double>> metrics_;  // of the steps whose file the writer has saved or read
   std::map<std::string, torch::Tensor> copies_;            // of the last asynchronous save, by name
-  std::unique_ptr<Saving, LeakInForks> saving_;            // null when there is none; last, so that it is joined first
+  std::shared_ptr<Saving> saving_;                         // null when there is none; last, so that it is joined first
 };
 
 }  // namespace lockstep::checkpoint

@@ -8,15 +8,16 @@
 #include <vector>
 
 #include "base/number_text.h"
+#include "base/printable.h"
 #include "checkpoint/dict_growth.h"
 #include "checkpoint/error_context.h"
 #include "checkpoint/file_checksum.h"
 #include "checkpoint/file_kind.h"
 #include "checkpoint/optimizer_dict.h"
+#include "checkpoint/own_values.h"
 #include "checkpoint/python/zip_reader.h"
 #include "checkpoint/scheduler_state.h"
 #include "checkpoint/tensor_file_header.h"
-#include "checkpoint/value_text.h"
 #include "lockstep/checkpoint/checkpoint_manager.h"
 #include "lockstep/checkpoint/distributed_checkpoint.h"
 #include "lockstep/checkpoint/state_dict.h"
@@ -42,22 +43,30 @@ c10::IValue tensor_value(const torch::Tensor& tensor) {
   return tensor;
 }
 
-// Values are text in the file, whatever they were.
-c10::IValue value_from(const std::string& text, DictGrowth& growth) {
-  if (const auto whole = number_from_text<std::int64_t>(text)) return *whole;
-  if (const auto real = number_from_text<double>(text)) return *real;
-  if (text.starts_with("{\"dict\":") || text.starts_with("{\"tuple\":")) {
-    try {
-      return value_of_text(text, growth);
-    } catch (const CheckpointError&) {  // a text that only looks like it
-    }
+// A program's own values.
+Dict own_values_of(const TensorFile& file, DictGrowth& growth) {
+  std::vector<std::pair<c10::IValue, c10::IValue>> values;
+  for (auto entry = file.metadata.lower_bound(std::string(kValuePrefix));
+       entry != file.metadata.end() && entry->first.starts_with(kValuePrefix); ++entry) {
+    const std::string name = entry->first.substr(kValuePrefix.size());
+    values.emplace_back(name, in_context(fmt::format("value \"{}\"", printable(name)),
+                                         [&] { return own_value(file, name, entry->second, growth); }));
   }
-  return text;
+  return growth.make(values);
+}
+
+template <typename T>
+void add_number(Dict& run, const TensorFile& file, const char* name) {
+  const auto found = file.metadata.find(name);
+  if (found == file.metadata.end()) return;
+  const auto number = number_from_text<T>(found->second);
+  if (!number)
+    throw CheckpointError(ErrorCode::kCorrupt, fmt::format("its {} is no number: {:.40}", name, found->second));
+  run.insert(name, *number);
 }
 
 c10::IValue run_of(const TensorFile& file) {
   DictGrowth growth;
-  const auto value = [&](const std::string& text) { return value_from(text, growth); };
   Dict run(c10::AnyType::get(), c10::AnyType::get());
   const auto add = [&](const char* name, const Dict& part) {
     if (!part.empty()) run.insert(name, part);
@@ -67,12 +76,9 @@ c10::IValue run_of(const TensorFile& file) {
   if (file.metadata.contains("scheduler.type")) run.insert("scheduler", python_scheduler(file));
   add("generators", part_of(file.tensors, "generator.", growth, tensor_value));
   add("tensors", part_of(file.tensors, "tensors.", growth, tensor_value));
-  add("values", part_of(file.metadata, "value.", growth, value));
-  for (const char* name : {"step", "metric"}) {
-    if (const auto found = file.metadata.find(name); found != file.metadata.end()) {
-      run.insert(name, value(found->second));
-    }
-  }
+  add("values", own_values_of(file, growth));
+  add_number<std::int64_t>(run, file, "step");
+  add_number<double>(run, file, "metric");
   return run;
 }
 
@@ -89,13 +95,17 @@ bool is_checkpoint(const std::map<std::string, std::string>& metadata, const Ten
 AnyFile read_tensors(const fs::path& path) {
   const auto metadata = read_tensor_file_metadata(path);
   const TensorFile file = read_tensor_file(path, Checksum::kIfPresent);
-  AnyFile read{path, "safetensors", "its structure; it has no checksum", {}};
+  AnyFile read{path, "safetensors", "its structure; it has no checksum", {}, {}};
   for (const ChecksumKind& kind : {kSha256, kCrc32}) {
     if (metadata.contains(std::string(kind.key))) read.checked = fmt::format("its {}", kind.name);
   }
   if (is_checkpoint(metadata, file)) {
     read.format = "checkpoint of Lockstep";
     read.value = in_context(path.native(), [&] { return run_of(file); });
+    for (const auto& [name, text] : file.metadata) {
+      if (name.starts_with(kValuePrefix) && !has_type(file, std::string_view(name).substr(kValuePrefix.size())))
+        read.untyped.push_back(name.substr(kValuePrefix.size()));
+    }
     return read;
   }
   read.value = in_context(path.native(), [&] {
@@ -116,11 +126,14 @@ std::string checked_in_zip(const fs::path& path) {
 AnyFile read_all(const fs::path& path) {
   switch (file_kind_of(path)) {
     case FileKind::kDistributed:
-      return {path, "distributed checkpoint", "the CRC-32 of parts that have one; .metadata has no checksum",
-              read_distributed_checkpoint(path)};
-    case FileKind::kTorchZip: return {path, "torch.save (zip)", checked_in_zip(path), read_torch_file(path)};
+      return {path,
+              "distributed checkpoint",
+              "the CRC-32 of parts that have one; .metadata has no checksum",
+              read_distributed_checkpoint(path),
+              {}};
+    case FileKind::kTorchZip: return {path, "torch.save (zip)", checked_in_zip(path), read_torch_file(path), {}};
     case FileKind::kTorchLegacy:
-      return {path, "torch.save (older format)", "its structure; it has no checksum", read_torch_file(path)};
+      return {path, "torch.save (older format)", "its structure; it has no checksum", read_torch_file(path), {}};
     case FileKind::kTensors: break;
   }
   return read_tensors(path);

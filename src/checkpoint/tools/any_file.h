@@ -15,6 +15,8 @@ struct AnyFile {
   std::string format;          // for messages: "torch.save (zip)"
   std::string checked;         // what reading it has compared: "its SHA-256"
   c10::IValue value;           // the content, as Python would have it
+  // Names of a checkpoint's values whose types it does not have: an older version has written it. They are text.
+  std::vector<std::string> untyped;
 };
 
 // Reads a file of torch.save, a safetensors file, a checkpoint of Lockstep, or a folder: a distributed checkpoint, or

@@ -5,14 +5,31 @@
 
 #include <optional>
 #include <sstream>
+#include <vector>
 
 namespace lockstep::nn_detail {
 namespace {
 
-std::size_t bytes_of(std::initializer_list<torch::Tensor> tensors) {
-  std::size_t bytes = 0;
-  for (const torch::Tensor& tensor : tensors) bytes += tensor.defined() ? tensor.nbytes() : 0;
-  return bytes;
+std::size_t bytes_of(const torch::Tensor& tensor) {
+  return tensor.defined() ? tensor.nbytes() : 0;
+}
+
+// The tensors of a state of LibTorch's kinds but LBFGS, which cannot be sharded; nothing for other kinds.
+std::optional<std::vector<torch::Tensor*>> tensors_of(torch::optim::OptimizerParamState& state) {
+  namespace optim = torch::optim;
+  using Tensors = std::vector<torch::Tensor*>;
+  if (auto* sgd = dynamic_cast<optim::SGDParamState*>(&state)) return Tensors{&sgd->momentum_buffer()};
+  if (auto* adam = dynamic_cast<optim::AdamParamState*>(&state)) {
+    return Tensors{&adam->exp_avg(), &adam->exp_avg_sq(), &adam->max_exp_avg_sq()};
+  }
+  if (auto* adam = dynamic_cast<optim::AdamWParamState*>(&state)) {
+    return Tensors{&adam->exp_avg(), &adam->exp_avg_sq(), &adam->max_exp_avg_sq()};
+  }
+  if (auto* rms = dynamic_cast<optim::RMSpropParamState*>(&state)) {
+    return Tensors{&rms->square_avg(), &rms->momentum_buffer(), &rms->grad_avg()};
+  }
+  if (auto* adagrad = dynamic_cast<optim::AdagradParamState*>(&state)) return Tensors{&adagrad->sum()};
+  return std::nullopt;
 }
 
 std::string written(const torch::optim::OptimizerParamState& state) {
@@ -36,25 +53,17 @@ std::size_t bytes_when_written(const torch::optim::OptimizerParamState& state) {
   std::size_t bytes = 0;
   for (const std::string& key : archive.keys()) {
     c10::IValue value;
-    if (archive.try_read(key, value) && value.isTensor()) bytes += bytes_of({value.toTensor()});
+    if (archive.try_read(key, value) && value.isTensor()) bytes += bytes_of(value.toTensor());
   }
   return bytes;
 }
 
-std::size_t bytes_of(const torch::optim::OptimizerParamState& state) {
-  namespace optim = torch::optim;
-  if (const auto* sgd = dynamic_cast<const optim::SGDParamState*>(&state)) return bytes_of({sgd->momentum_buffer()});
-  if (const auto* adam = dynamic_cast<const optim::AdamParamState*>(&state)) {
-    return bytes_of({adam->exp_avg(), adam->exp_avg_sq(), adam->max_exp_avg_sq()});
-  }
-  if (const auto* adam = dynamic_cast<const optim::AdamWParamState*>(&state)) {
-    return bytes_of({adam->exp_avg(), adam->exp_avg_sq(), adam->max_exp_avg_sq()});
-  }
-  if (const auto* rms = dynamic_cast<const optim::RMSpropParamState*>(&state)) {
-    return bytes_of({rms->square_avg(), rms->momentum_buffer(), rms->grad_avg()});
-  }
-  if (const auto* adagrad = dynamic_cast<const optim::AdagradParamState*>(&state)) return bytes_of({adagrad->sum()});
-  return bytes_when_written(state);
+std::size_t bytes_of(torch::optim::OptimizerParamState& state) {
+  const auto tensors = tensors_of(state);
+  if (!tensors) return bytes_when_written(state);
+  std::size_t bytes = 0;
+  for (const torch::Tensor* tensor : *tensors) bytes += bytes_of(*tensor);
+  return bytes;
 }
 
 }  // namespace
@@ -82,6 +91,13 @@ std::unique_ptr<torch::optim::OptimizerParamState> copy_state(const torch::optim
   torch::serialize::InputArchive archive = opened(written(state), device);
   copy->serialize(archive);
   return copy;
+}
+
+void convert_state(torch::optim::OptimizerParamState& state, const torch::Tensor& parameter) {
+  for (torch::Tensor* tensor : tensors_of(state).value_or(std::vector<torch::Tensor*>())) {
+    if (tensor->defined() && tensor->is_complex() == parameter.is_complex())
+      *tensor = tensor->to(parameter.scalar_type());
+  }
 }
 
 }  // namespace lockstep::nn_detail

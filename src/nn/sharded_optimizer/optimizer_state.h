@@ -22,4 +22,8 @@ void read_optimizer(const std::string& bytes, torch::optim::Optimizer& optimizer
 std::unique_ptr<torch::optim::OptimizerParamState> copy_state(const torch::optim::OptimizerParamState& state,
                                                               torch::Device device);
 
+// Gives the tensors of a state of LibTorch's kinds the dtype of their parameter, as Python does when it loads a state:
+// else a state of bfloat16 would stay one. Other kinds of state keep theirs.
+void convert_state(torch::optim::OptimizerParamState& state, const torch::Tensor& parameter);
+
 }  // namespace lockstep::nn_detail

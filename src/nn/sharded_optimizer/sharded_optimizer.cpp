@@ -274,7 +274,9 @@ void ShardedOptimizer::Impl::take_state(torch::optim::Optimizer& plain) {
   for (const auto& group : inner_->param_groups()) {
     for (const torch::Tensor& parameter : group.params()) {
       const auto found = plain.state().find(parameter.unsafeGetTensorImpl());
-      if (found != plain.state().end()) inner_->state()[found->first] = std::move(found->second);
+      if (found == plain.state().end()) continue;
+      nn_detail::convert_state(*found->second, parameter);
+      inner_->state()[found->first] = std::move(found->second);
     }
   }
 }
@@ -286,8 +288,9 @@ void ShardedOptimizer::Impl::copy_state(const torch::optim::Optimizer& plain) {
       if (owner_of(known_[group][i]) != backend_.rank()) continue;
       const auto found = plain.state().find(plain.param_groups()[group].params()[i].unsafeGetTensorImpl());
       if (found == plain.state().end()) continue;
-      inner_->state()[known_[group][i].unsafeGetTensorImpl()] =
-          nn_detail::copy_state(*found->second, backend_.device());
+      auto copy = nn_detail::copy_state(*found->second, backend_.device());
+      nn_detail::convert_state(*copy, known_[group][i]);
+      inner_->state()[known_[group][i].unsafeGetTensorImpl()] = std::move(copy);
     }
   }
 }

@@ -11,8 +11,16 @@
 namespace lockstep::comm::handshake {
 namespace {
 
+// Else OpenSSL ends when exit() begins, while the thread of a store still serves other ranks, and a static object may
+// still connect. Without effect in a program that has used OpenSSL before.
+void keep_openssl_at_exit() {
+  static const int done = ::OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);
+  static_cast<void>(done);
+}
+
 std::string proof(std::string_view key, std::string_view label, std::string_view server_nonce,
                   std::string_view client_nonce) {
+  keep_openssl_at_exit();
   std::string text("lockstep store ");
   text.append(label).append(1, '\0').append(server_nonce).append(client_nonce);
   std::string result(kProofBytes, '\0');
@@ -46,6 +54,7 @@ Status wrong_key(KeySource source, bool own_key, std::string_view where) {
 }  // namespace
 
 Result<std::string> make_nonce() {
+  keep_openssl_at_exit();
   std::string nonce(kNonceBytes, '\0');
   if (::RAND_bytes(reinterpret_cast<unsigned char*>(nonce.data()), static_cast<int>(nonce.size())) != 1) {
     return Status(ErrorCode::kIo, "OpenSSL has no random bytes to authenticate with");
