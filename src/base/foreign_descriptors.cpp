@@ -7,11 +7,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <string_view>
-#include <vector>
+#include <fstream>
+#include <string>
 
 #include "lockstep/base/fork.h"
 #include "lockstep/base/mutex.h"
@@ -63,40 +65,96 @@ class Sockets {
   ForkHandler handler_;
 };
 
-using AddressOf = int (*)(int, sockaddr*, socklen_t*);
-
-// The port of this or the other end, in network order; 0: not a TCP socket, or no such end.
-in_port_t port_of(int fd, AddressOf address_of) {
+// The port, in network order; 0: not a TCP socket.
+in_port_t port_of(int fd) {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
   int protocol = 0;
   socklen_t bytes = sizeof protocol;
   if (getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &bytes) != 0 || protocol != IPPROTO_TCP) return 0;
-  if (address_of(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return 0;
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return 0;
   if (address.ss_family == AF_INET) return reinterpret_cast<const sockaddr_in&>(address).sin_port;
   if (address.ss_family == AF_INET6) return reinterpret_cast<const sockaddr_in6&>(address).sin6_port;
   return 0;
 }
 
-bool waits_for_events(int fd) {
-  std::error_code ignored;
-  const std::string link = std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd), ignored);
-  return link.starts_with("anon_inode:");
+bool listens(int fd) {
+  int value = 0;
+  socklen_t size = sizeof value;
+  return getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &value, &size) == 0 && value != 0;
 }
 
-// Those that a started program would get. They are few, because all of ours have O_CLOEXEC.
-std::set<int> inheritable_descriptors() {
-  std::set<int> descriptors = own_descriptors();
-  std::erase_if(descriptors, [](int fd) {
-    const int flags = fcntl(fd, F_GETFD);
-    return flags < 0 || (flags & FD_CLOEXEC) != 0;
-  });
-  return descriptors;
+bool is_pipe(int fd) {
+  struct statx info {};
+  return statx(fd, "", AT_EMPTY_PATH, STATX_TYPE, &info) == 0 && S_ISFIFO(info.stx_mode);
+}
+
+bool is_inheritable(int fd) {
+  const int flags = fcntl(fd, F_GETFD);
+  return flags >= 0 && (flags & FD_CLOEXEC) == 0;
+}
+
+// The descriptors that this one watches; none if it is no epoll descriptor.
+std::vector<int> watched_by(int fd) {
+  std::vector<int> watched;
+  std::ifstream lines("/proc/self/fdinfo/" + std::to_string(fd));
+  for (std::string line; std::getline(lines, line);) {
+    int one = -1;
+    unsigned long inode = 0;
+    const int fields = std::sscanf(line.c_str(), "tfd: %d events: %*x data: %*x pos:%*d ino:%lx", &one, &inode);
+    // An entry outlives its descriptor if a fork has a copy: then the number may belong to another file by now.
+    if (fields == 1 || (fields == 2 && inode == inode_of(one))) watched.push_back(one);
+  }
+  return watched;
+}
+
+// `fd`, and what it and they watch.
+std::set<int> all_under(int fd) {
+  std::set<int> found{fd};
+  std::vector<int> left{fd};
+  while (!left.empty()) {
+    const int next = left.back();
+    left.pop_back();
+    for (const int watched : watched_by(next)) {
+      if (found.insert(watched).second) left.push_back(watched);
+    }
+  }
+  return found;
+}
+
+// What the descriptor watches for which `is_ours` is true of something that it watches, and that descriptor: UCX's own
+// thread waits there, for all workers.
+template <typename IsOurs>
+std::vector<int> watched_by_thread(const IsOurs& is_ours) {
+  static std::atomic<int> last{-1};  // where they were before, as the process may have thousands of descriptors
+  const auto what_it_watches = [&](int fd) {
+    std::vector<int> watched = watched_by(fd);
+    if (std::any_of(watched.begin(), watched.end(), is_ours)) {
+      watched.push_back(fd);
+      last = fd;
+    } else {
+      watched.clear();
+    }
+    return watched;
+  };
+  if (auto watched = what_it_watches(last); !watched.empty()) return watched;
+  for (const int fd : own_descriptors()) {
+    if (auto watched = what_it_watches(fd); !watched.empty()) return watched;
+  }
+  return {};
 }
 
 void take(int fd) {
+  if (!is_inheritable(fd)) return;
   fcntl(fd, F_SETFD, FD_CLOEXEC);
-  if (port_of(fd, &getsockname) != 0) Sockets::of_process().add(fd);
+  if (port_of(fd) != 0) Sockets::of_process().add(fd);
+}
+
+void take_pipe(int end) {
+  const std::uint64_t inode = inode_of(end);
+  for (const int fd : own_descriptors()) {
+    if (is_pipe(fd) && inode_of(fd) == inode) take(fd);
+  }
 }
 
 }  // namespace
@@ -112,30 +170,25 @@ std::set<int> own_descriptors() {
   return descriptors;
 }
 
-ForeignDescriptors::ForeignDescriptors() : before_(inheritable_descriptors()) {}
-
-void ForeignDescriptors::take_new() const {
-  for (const int fd : inheritable_descriptors()) {
-    if (!before_.contains(fd)) take(fd);
+std::vector<int> take_worker_descriptors(int event_fd, std::span<const int> known, std::string_view address) {
+  const auto is_listener = [&](int fd) {
+    const bool possible = known.empty() || std::find(known.begin(), known.end(), fd) != known.end();
+    const in_port_t port = possible && is_inheritable(fd) && listens(fd) ? port_of(fd) : 0;
+    const std::string_view bytes(reinterpret_cast<const char*>(&port), sizeof port);
+    return port != 0 && address.find(bytes) != std::string_view::npos;
+  };
+  std::vector<int> listeners;
+  for (const int fd : watched_by_thread(is_listener)) {
+    if (is_listener(fd)) listeners.push_back(fd);
+    if (is_inheritable(fd) && is_pipe(fd)) take_pipe(fd);
+    take(fd);
   }
+  take_worker_connections(event_fd);
+  return listeners;
 }
 
-void ForeignDescriptors::take_connected(std::span<const int> listeners, std::span<const std::string> addresses) const {
-  std::set<in_port_t> ports;
-  for (const int listener : listeners) ports.insert(port_of(listener, &getsockname));
-  const auto is_ours = [&](int fd) {
-    const in_port_t here = port_of(fd, &getsockname);
-    if (here == 0) return !before_.contains(fd) && waits_for_events(fd);
-    if (ports.contains(here)) return true;
-    const in_port_t there = port_of(fd, &getpeername);
-    const std::string_view bytes(reinterpret_cast<const char*>(&there), sizeof there);
-    return there != 0 && std::any_of(addresses.begin(), addresses.end(), [&](const std::string& address) {
-             return address.find(bytes) != std::string::npos;
-           });
-  };
-  for (const int fd : inheritable_descriptors()) {
-    if (is_ours(fd)) take(fd);
-  }
+void take_worker_connections(int event_fd) {
+  for (const int fd : all_under(event_fd)) take(fd);
 }
 
 }  // namespace lockstep

@@ -1,29 +1,28 @@
 // Descriptors that UCX opens. It opens them without O_CLOEXEC, so a program that a rank starts, or that replaces the
 // rank (exec), would hold the rank's connections, and no other machine would notice the rank's end. Therefore this code
 // finds them and sets O_CLOEXEC. It also closes TCP sockets among them in forks of this process.
+//
+// UCX waits for events of everything that it opens: the worker for its connections, UCX's own thread for new ones. So
+// the kernel's lists of what an epoll descriptor watches lead from the worker's event descriptor, and from the sockets
+// that it listens on, to all others, and to none of the program.
 #pragma once
 
 #include <set>
 #include <span>
-#include <string>
+#include <string_view>
+#include <vector>
 
 namespace lockstep {
 
 // All descriptors of this process.
 std::set<int> own_descriptors();
 
-// Remembers the descriptors that exist when it is made; those of UCX are among later ones.
-class ForeignDescriptors {
- public:
-  ForeignDescriptors();
-  // Takes all new ones. Another thread may have opened some of them, so use it around a single call only.
-  void take_new() const;
-  // Takes the new ones that UCX waits for events with, and its connections: those at the port of one of its
-  // `listeners`, and those to a port that occurs, as two bytes in network order, in one of its `addresses` of peers.
-  void take_connected(std::span<const int> listeners, std::span<const std::string> addresses) const;
+// Takes what belongs to the UCX worker whose event descriptor this is, and returns the sockets on which the worker
+// listens. `known`: these sockets; if empty, they are those that UCX's thread watches and whose port, two bytes in
+// network order, occurs in the worker's `address`.
+std::vector<int> take_worker_descriptors(int event_fd, std::span<const int> known, std::string_view address);
 
- private:
-  const std::set<int> before_;
-};
+// Takes the connections that the worker has opened or accepted since.
+void take_worker_connections(int event_fd);
 
 }  // namespace lockstep

@@ -11,23 +11,8 @@
 #include <cstring>
 #include <limits>
 
-#include "base/foreign_descriptors.h"
-
 namespace lockstep::comm {
 namespace {
-
-// The port in network order; 0 if this is no TCP socket that listens.
-std::uint16_t listening_port(int fd) {
-  int listens = 0;
-  socklen_t size = sizeof listens;
-  if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || listens == 0) return 0;
-  sockaddr_storage address{};
-  size = sizeof address;
-  if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return 0;
-  if (address.ss_family == AF_INET) return reinterpret_cast<const sockaddr_in&>(address).sin_port;
-  if (address.ss_family == AF_INET6) return reinterpret_cast<const sockaddr_in6&>(address).sin6_port;
-  return 0;
-}
 
 // Offsets in the IP headers, which lie before what a filter of a TCP socket sees.
 constexpr auto kNetwork = static_cast<std::uint32_t>(SKF_NET_OFF);
@@ -102,19 +87,6 @@ class SourceFilter {
 };
 
 }  // namespace
-
-NewListeners::NewListeners() : before_(own_descriptors()) {}
-
-std::vector<int> NewListeners::found(std::string_view address) const {
-  std::vector<int> listeners;
-  for (const int fd : own_descriptors()) {
-    const std::uint16_t port = before_.contains(fd) ? 0 : listening_port(fd);
-    if (port == 0) continue;
-    if (address.find(std::string_view(reinterpret_cast<const char*>(&port), sizeof port)) != std::string_view::npos)
-      listeners.push_back(fd);
-  }
-  return listeners;
-}
 
 Status close_to_strangers(int socket, const Admitted& admitted) {
   SourceFilter filter;

@@ -2,25 +2,12 @@
 // what other machines send there, before the library sees it.
 #pragma once
 
-#include <set>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "lockstep/base/status.h"
 
 namespace lockstep::comm {
-
-// Remembers which descriptors this process has, and finds the listening TCP sockets that were opened since.
-class NewListeners {
- public:
-  NewListeners();
-  // Those whose port (two bytes in network order) occurs in `address`: other threads may have opened sockets too.
-  std::vector<int> found(std::string_view address) const;
-
- private:
-  std::set<int> before_;
-};
 
 // Which addresses may reach a port.
 struct Admitted {

@@ -9,8 +9,11 @@ using std::chrono::hours;
 using std::chrono::nanoseconds;
 
 TEST(Deadline, NegativeAndHugeMeanNever) {
-  for (const Deadline deadline : {Deadline::never(), Deadline::after(nanoseconds(-1)), Deadline::after(hours(24 * 366)),
-                                  Deadline::after(nanoseconds::max())}) {
+  for (const Deadline deadline :
+       {Deadline::never(), Deadline::after(nanoseconds(-1)), Deadline::after(hours(24 * 366)),
+        Deadline::after(nanoseconds::max()), Deadline::after(std::chrono::milliseconds::max()),
+        Deadline::after(std::chrono::milliseconds::max() / 2), Deadline::after(hours::max()),
+        Deadline::after(std::chrono::milliseconds::min())}) {
     EXPECT_TRUE(deadline.is_never());
     EXPECT_FALSE(deadline.expired());
     EXPECT_EQ(deadline.remaining(), hours(24 * 365));

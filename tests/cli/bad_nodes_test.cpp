@@ -69,7 +69,7 @@ TEST_F(BadNodesFault, AnotherSilence) {
 }
 
 TEST_F(BadNodesFault, AnotherKey) {
-  expect_refused("key", false, 1, {}, {}, {"true"}, {"true"}, {"LOCKSTEP_JOB_KEY=another"});
+  expect_refused("key", false, 1, {}, {}, {"true"}, {"true"}, {"LOCKSTEP_JOB_KEY=another secret of the test"});
 }
 
 TEST_F(BadNodesFault, AnotherJobAtTheSamePlace) {

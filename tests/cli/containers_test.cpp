@@ -74,7 +74,7 @@ TEST(ContainerRunMulti, LaunchersInContainersAreNodesOfOneJob) {
     Container container = strict();
     container.read_only = false;  // the workers write a file
     Process::Settings settings;
-    settings.environment = {"LOCKSTEP_JOB_KEY=secret"};
+    settings.environment = {"LOCKSTEP_JOB_KEY=secret of the test"};
     launchers.push_back(std::make_unique<Process>(
         inside(container, launcher({"--nnodes", "2", "--nproc-per-node", "2", "--node-rank", rank, "--rdzv-endpoint",
                                     nodes.endpoint(), "--rdzv-backend", "c10d"},

@@ -17,7 +17,8 @@ class Cluster {
  public:
   explicit Cluster(int machines) : machines_(machines) {}
 
-  Process& start(int machine, const Words& options, const Words& program, const std::string& key = "secret") {
+  Process& start(int machine, const Words& options, const Words& program,
+                 const std::string& key = "secret of the test") {
     Process::Settings settings;
     settings.environment = {"LOCKSTEP_JOB_KEY=" + key};
     launchers_.push_back(

@@ -2,6 +2,7 @@
 #include "cli/nodes.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -82,7 +83,7 @@ TEST(NodesMulti, NodesWithoutNumbersAreNumberedAsTheyCome) {
 TEST(NodesMulti, MasterAddressAndVariablesAsKubeflowSetsThem) {
   const HeldPort port;
   const Words common{"PET_NNODES=2", "PET_MASTER_ADDR=127.0.0.1", "PET_MASTER_PORT=" + std::to_string(port.number()),
-                     "PET_NPROC_PER_NODE=2", "LOCKSTEP_JOB_KEY=k"};
+                     "PET_NPROC_PER_NODE=2", "LOCKSTEP_JOB_KEY=secret of the test"};
   const Words command = Words{LOCKSTEP_PROGRAM, "run"} + shell("echo $RANK $WORLD_SIZE");
   Process second(command, {.environment = common + Words{"PET_NODE_RANK=1"}});
   Process first(command, {.environment = common + Words{"PET_NODE_RANK=0"}});
@@ -108,7 +109,14 @@ TEST(NodesMulti, ClocksMayDiffer) {
 
 TEST(NodesMulti, TheKeyMayBeInAFileOrInTheHomeDirectory) {
   const ScratchFolder folder;
-  std::ofstream(folder.path("key")) << "a secret\n";
+  std::ofstream(folder.path("key")) << "a secret of the test\n";
+  ASSERT_EQ(chmod(folder.path("key").c_str(), 0644), 0);
+  const Finished refused = Process(Words{LOCKSTEP_PROGRAM, "run", "--nnodes", "2", "--rdzv-endpoint", "127.0.0.1",
+                                         "--job-key-file", folder.path("key"), "true"})
+                               .finish();
+  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_TRUE(contains(refused.err, "others may read the job's key in '" + folder.path("key"))) << refused.err;
+  ASSERT_EQ(chmod(folder.path("key").c_str(), 0600), 0);
   for (const Words& options : {Words{"--job-key-file", folder.path("key")}, Words{}}) {
     LocalNodes job("2", options);
     const Words home{"LOCKSTEP_JOB_KEY=", "HOME=" + folder.path().string(), "XDG_STATE_HOME="};

@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <array>
-#include <set>
 #include <stdexcept>
 
 #include "lockstep/base/fd.h"
@@ -219,26 +218,6 @@ TEST_F(PortGuard, SaysWhatItCannotDo) {
     EXPECT_EQ(no_address.code(), ErrorCode::kInvalidArgument) << word;
     EXPECT_EQ(no_address.message(), "expected an IP address, found '" + std::string(word) + "'");
   }
-}
-
-// Two bytes, in network order, as in the address of a UCX worker.
-std::string bytes_of(std::uint16_t port) {
-  return {static_cast<char>(port >> 8), static_cast<char>(port & 0xff)};
-}
-
-TEST_F(PortGuard, FindsTheListenersThatHaveComeAndAreInTheAddress) {
-  const Listener earlier("127.0.0.1");
-  earlier.listen();
-  const NewListeners listeners;
-  const Listener mine("127.0.0.1"), mine6("::1"), silent("127.0.0.1");
-  mine.listen();
-  mine6.listen();
-  std::string address = "an address ";
-  for (const Listener* one : {&earlier, &mine, &mine6, &silent}) address += bytes_of(one->port()) + "...";
-  const std::vector<int> found = listeners.found(address);
-  EXPECT_EQ(std::set<int>(found.begin(), found.end()), (std::set<int>{mine.get(), mine6.get()}));
-  EXPECT_EQ(listeners.found("..." + bytes_of(mine.port())), std::vector<int>{mine.get()});
-  EXPECT_TRUE(listeners.found("").empty());
 }
 
 }  // namespace

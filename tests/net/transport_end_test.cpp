@@ -1,17 +1,24 @@
 // What every transport promises of connections, of sleep and of its end, run by the fake one and by UCX.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstring>
+#include <filesystem>
 #include <list>
 #include <optional>
 #include <set>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "net/networks.h"
+#include "support/forked.h"
 #include "support/sizes.h"
 
 namespace lockstep::comm {
@@ -192,6 +199,91 @@ TEST_P(Connections, ThatAreClosedDoNothingMore) {
   for (const TransportRequest& request : requests) {
     EXPECT_TRUE(request.done);
     EXPECT_EQ(request.status.code(), ErrorCode::kPeerFailed);
+  }
+}
+
+// Sockets of the program that a program it starts shall get.
+class OwnSockets {
+ public:
+  OwnSockets() = default;
+  ~OwnSockets() {
+    for (const int fd : all_) ::close(fd);
+  }
+  OwnSockets(const OwnSockets&) = delete;
+  OwnSockets& operator=(const OwnSockets&) = delete;
+
+  std::size_t count() const { return all_.size(); }
+  int open() { return all_.emplace_back(socket(AF_INET, SOCK_STREAM, 0)); }
+  // A connection to a port whose two bytes occur in `address`.
+  bool connect_to_port_in(const std::string& address) {
+    sockaddr_in name{};
+    name.sin_family = AF_INET;
+    name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const auto* const any = reinterpret_cast<const sockaddr*>(&name);
+    const int listener = open();
+    for (std::size_t i = 0; i + 1 < address.size(); ++i) {
+      std::memcpy(&name.sin_port, &address[i], sizeof name.sin_port);
+      if (ntohs(name.sin_port) < 1024 || bind(listener, any, sizeof name) != 0) continue;
+      return listen(listener, 1) == 0 && ::connect(open(), any, sizeof name) == 0;
+    }
+    return false;
+  }
+  bool contains(int fd) const { return std::find(all_.begin(), all_.end(), fd) != all_.end(); }
+  void expect_intact() const {
+    const auto is_inherited = [](int fd) {
+      int type = 0;
+      socklen_t size = sizeof type;
+      return (fcntl(fd, F_GETFD) & FD_CLOEXEC) == 0 && getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) == 0;
+    };
+    const auto lost = [&] {
+      const auto kept = std::count_if(all_.begin(), all_.end(), is_inherited);
+      return static_cast<int>(std::min<std::size_t>(all_.size() - kept, 100));
+    };
+    EXPECT_EQ(lost(), 0);
+    EXPECT_EQ(test::in_fork(lost), 0);
+  }
+
+ private:
+  std::vector<int> all_;
+};
+
+// Whenever they are opened, and whatever their ports. Of the others, programs get none.
+TEST_P(Connections, LeaveTheProgramsOwnSocketsAlone) {
+  const std::set<int> before = test::Leftovers::now().descriptors;
+  const auto network = GetParam().make();
+  OwnSockets own;
+  std::atomic<std::size_t> opened{0};
+  std::atomic<bool> over{false};
+  std::thread opener([&] {
+    for (; !over && own.count() < 500; ++opened) own.open();
+  });
+  test::Endpoint here(*network), there(*network);
+  here->introduce(1, there->address());
+  there->introduce(0, here->address());
+  EXPECT_TRUE(test::wait_for([&] { return opened > 0; }));
+  over = true;
+  opener.join();
+  if (std::string(GetParam().name) == "Ucx") {
+    EXPECT_TRUE(own.connect_to_port_in(there->address()));
+  }
+  TransportRequest sent[2], received[2];
+  char byte[2] = {};
+  here->receive(1, 5, &byte[0], 1, received[0]);
+  there->receive(0, 6, &byte[1], 1, received[1]);
+  here->send(1, 6, "x", 1, sent[0]);
+  there->send(0, 5, "x", 1, sent[1]);
+  ASSERT_TRUE(test::wait_for([&] {
+    there.progress();
+    here.progress();
+    return sent[0].done && sent[1].done && received[0].done && received[1].done;
+  }));
+  here->close_to_programs();
+  there->close_to_programs();
+  own.expect_intact();
+  for (const int fd : test::Leftovers::now().descriptors) {
+    if (before.contains(fd) || own.contains(fd)) continue;
+    EXPECT_NE(fcntl(fd, F_GETFD) & FD_CLOEXEC, 0)
+        << fd << ": " << std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd));
   }
 }
 

@@ -58,7 +58,8 @@ TEST(StoreOfAnotherUser, LetsNobodyElseInWithoutAKey) {
       const std::string nonce(handshake::kNonceBytes, 'n');
       std::string key = attempt == 0 ? "" : "guess";
       if (attempt == 2) key = fetch_key(greeting.key_socket, soon()).status().ok() ? "got it" : "refused";
-      (void)send_all(fd.get(), handshake::client_hello(key, greeting.nonce, nonce), soon());
+      (void)send_all(fd.get(), handshake::client_hello(key, place_of(server->endpoint()), greeting.nonce, nonce),
+                     soon());
       std::string verdict(1, '\0');
       (void)receive_all(fd.get(), verdict, soon());
       verdicts += std::to_string(static_cast<int>(verdict[0])) + " " + key + "; ";

@@ -125,13 +125,13 @@ TEST(Rendezvous, EnvironmentWithRankZeroAsHost) {
 
 TEST(Rendezvous, EnvironmentWithTheLaunchersStore) {
   TcpStoreServerOptions options;
-  options.job_key = "secret";
+  options.job_key = "secret of the test";
   const auto server = TcpStoreServer::start(std::move(options)).value();
   std::vector<RendezvousOptions> ranks;
   for (const auto* rank : {"0", "1"}) {
     ranks.push_back(env_options({{"RANK", rank},
                                  {"WORLD_SIZE", "2"},
-                                 {"LOCKSTEP_JOB_KEY", "secret"},
+                                 {"LOCKSTEP_JOB_KEY", "secret of the test"},
                                  {"LOCKSTEP_STORE", server->endpoint().text()}}));
   }
   expect_all(meet(ranks), ErrorCode::kOk, {});
@@ -169,7 +169,7 @@ TEST(Rendezvous, UrlWithFileLeavesNothingBehind) {
 TEST(Rendezvous, GroupsOnOneStoreDoNotMeet) {
   auto store = std::make_shared<HashStore>();
   std::vector<RendezvousOptions> ranks;
-  for (const auto* name : {"left", "right"}) {
+  for (const auto* name : {"left", "the right secret"}) {
     for (int rank = 0; rank < 2; ++rank) {
       ranks.push_back(numbered(base_options(), rank, 2));
       ranks.back().group_name = name;
@@ -313,10 +313,10 @@ TEST(RendezvousFault, AnUnreachableStoreIsNamedOnEveryRank) {
 
 TEST(RendezvousFault, AWrongKeyIsNamed) {
   TcpStoreServerOptions server_options;
-  server_options.job_key = "right";
+  server_options.job_key = "the right secret";
   const auto server = TcpStoreServer::start(std::move(server_options)).value();
   auto options = env_options({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCKSTEP_STORE", server->endpoint().text()}});
-  options.job_key = "wrong";
+  options.job_key = "the wrong secret";
   expect_all({rendezvous(options).status()}, ErrorCode::kPermission, {"LOCKSTEP_JOB_KEY", server->endpoint().text()});
 }
 

@@ -24,7 +24,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr const char* kKey = "the job's key";
+constexpr const char* kKey = "secret of the test";
 
 // A store in a process of its own, with a limit of descriptors.
 class ServerProcess {

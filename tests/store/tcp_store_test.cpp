@@ -3,8 +3,10 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <atomic>
 #include <future>
 #include <iostream>
@@ -68,10 +70,15 @@ Fd proven_stranger(const TcpStoreServer& server, const std::string& key = "") {
   const auto greeting = handshake::read_server_hello(hello, "test");
   EXPECT_TRUE(greeting.ok());
   const std::string known = key.empty() ? fetch_key(greeting.value().key_socket, soon()).value() : key;
-  EXPECT_TRUE(send_all(fd.get(), handshake::client_hello(known, greeting.value().nonce, nonce), soon()).ok());
+  EXPECT_TRUE(send_all(fd.get(),
+                       handshake::client_hello(known, place_of(server.endpoint()), greeting.value().nonce, nonce),
+                       soon())
+                  .ok());
   std::string verdict(handshake::kVerdictBytes, '\0');
   EXPECT_TRUE(receive_all(fd.get(), verdict, soon()).ok());
-  EXPECT_TRUE(handshake::check_verdict(known, !key.empty(), greeting.value(), nonce, verdict, "test").ok());
+  EXPECT_TRUE(handshake::check_verdict(known, place_of(server.endpoint()), !key.empty(), greeting.value(), nonce,
+                                       verdict, "test")
+                  .ok());
   return fd;
 }
 
@@ -99,9 +106,9 @@ TEST(TcpStoreServer, ServesIpv6AndAnInheritedSocket) {
 TEST(TcpStoreServer, ServesTheNetworkWithAKey) {
   TcpStoreServerOptions keyed;
   keyed.listen_at = {"0.0.0.0", 0};
-  keyed.job_key = "secret";
+  keyed.job_key = "secret of the job";
   const auto server = serve(std::move(keyed));
-  EXPECT_TRUE(connect({"127.0.0.1", server->port()}, "secret").ok());
+  EXPECT_TRUE(connect({"127.0.0.1", server->port()}, "secret of the job").ok());
 }
 
 TEST(TcpStoreServer, NamesATakenPort) {
@@ -137,7 +144,7 @@ TEST(TcpStoreServer, OneOfTwoThatListenAtTheSameMomentGetsThePort) {
 TEST(TcpStoreServer, NamesAForeignAddress) {
   TcpStoreServerOptions options;
   options.listen_at = {"192.0.2.1", 0};  // reserved for documentation: nobody's
-  options.job_key = "secret";
+  options.job_key = "secret of the job";
   const auto server = TcpStoreServer::start(std::move(options));
   EXPECT_EQ(server.status().code(), ErrorCode::kUnavailable);
   EXPECT_NE(server.status().message().find("not one of this machine's"), std::string::npos)
@@ -158,28 +165,88 @@ TEST(TcpStoreServer, KnowsWhenItsClientsHaveLeft) {
 }
 
 TEST(TcpStore, WrongOrMissingKeyIsRefusedAtOnce) {
-  const auto keyed = serve_with_key("right");
+  const auto keyed = serve_with_key("the right secret");
   const auto open = serve();
   struct {
     Endpoint server;
     std::string key, mention;
-  } const cases[] = {{keyed->endpoint(), "wrong", "another job key"},
+  } const cases[] = {{keyed->endpoint(), "the wrong secret", "another job key"},
                      {keyed->endpoint(), "", "this process has none"},
-                     {open->endpoint(), "some", "has no job key"}};
+                     {open->endpoint(), "some other secret", "has no job key"}};
   for (const auto& test : cases) {
     const auto store = connect(test.server, test.key);
     EXPECT_EQ(store.status().code(), ErrorCode::kPermission);
     EXPECT_NE(store.status().message().find(test.mention), std::string::npos) << store.status().message();
     EXPECT_NE(store.status().message().find("LOCKSTEP_JOB_KEY"), std::string::npos) << store.status().message();
   }
-  EXPECT_TRUE(connect(keyed->endpoint(), "right").value()->set("key", "1").ok());
+  EXPECT_TRUE(connect(keyed->endpoint(), "the right secret").value()->set("key", "1").ok());
+}
+
+TEST(TcpStore, ShortKeysAreRefusedOnBothSides) {
+  TcpStoreServerOptions options;
+  options.job_key = "15 letters only";
+  for (const Status& status :
+       {TcpStoreServer::start(std::move(options)).status(), connect(serve()->endpoint(), "15 letters only").status()}) {
+    EXPECT_EQ(status.code(), ErrorCode::kInvalidArgument);
+    EXPECT_NE(status.message().find("LOCKSTEP_JOB_KEY"), std::string::npos) << status.message();
+  }
+}
+
+// Passes everything on between a client and the store at `server`, in both directions, until either ends.
+void relay(const Fd& listener, const Endpoint& server) {
+  ASSERT_EQ(::fcntl(listener.get(), F_SETFL, 0), 0);
+  const Fd client(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  const Fd store = connect_to(server, soon()).value();
+  std::array<pollfd, 2> ends{{{client.get(), POLLIN, 0}, {store.get(), POLLIN, 0}}};
+  while (::poll(ends.data(), ends.size(), 20'000) > 0) {
+    for (int from = 0; from < 2; ++from) {
+      if (ends[from].revents == 0) continue;
+      std::array<char, 4096> bytes;
+      const ssize_t count = ::recv(ends[from].fd, bytes.data(), bytes.size(), 0);
+      if (count <= 0 || !send_all(ends[1 - from].fd, {bytes.data(), static_cast<std::size_t>(count)}, soon()).ok())
+        return;
+    }
+  }
+}
+
+// With a job key, and with the key that a store gives to its user's processes.
+TEST(TcpStore, IsNotReachedThroughAProgramThatPassesEverythingOn) {
+  for (const std::string& key : {std::string("the right secret"), std::string()}) {
+    const auto server = key.empty() ? serve() : serve_with_key(key);
+    const Fd listener = listen_at({"127.0.0.1", 0}).value();
+    std::thread between(relay, std::cref(listener), server->endpoint());
+    EXPECT_EQ(connect(local_endpoint(listener.get()).value(), key).status().code(), ErrorCode::kPermission) << key;
+    between.join();
+    EXPECT_EQ(server->num_clients(), 0U);
+  }
+}
+
+// As behind a service of Kubernetes: the store knows the address under which its clients reach it.
+TEST(TcpStore, IsReachedThroughATranslatedAddressThatItKnows) {
+  const Fd listener = listen_at({"127.0.0.1", 0}).value();
+  TcpStoreServerOptions options;
+  options.reached_at = local_endpoint(listener.get()).value();
+  const auto server = TcpStoreServer::start(std::move(options)).value();
+  std::thread between(relay, std::cref(listener), server->endpoint());
+  const auto store = connect(local_endpoint(listener.get()).value()).value();
+  EXPECT_TRUE(store->set("key", "1").ok());
+  store->close();
+  between.join();
+}
+
+TEST(TcpStore, APlaceIsTheSameOnBothSidesAlone) {
+  EXPECT_EQ(place_of({"::ffff:10.0.0.7", 29500}), place_of({"10.0.0.7", 29500}));
+  EXPECT_EQ(place_of({"fe80::1%eth0", 29500}), place_of({"fe80::1", 29500}));
+  EXPECT_EQ(place_of({"127.0.0.1", 29500}), place_of({"127.0.0.1", 29500}));
+  EXPECT_NE(place_of({"10.0.0.7", 29500}), place_of({"10.0.0.7", 29501}));
+  EXPECT_NE(place_of({"10.0.0.7", 29500}), place_of({"10.0.0.8", 29500}));
 }
 
 TEST(TcpStore, AServerMustKnowTheKeyToo) {
   // An impostor that welcomes everybody.
   const Fd listener = listen_at({"127.0.0.1", 0}).value();
   const auto endpoint = local_endpoint(listener.get()).value();
-  auto store = std::async(std::launch::async, [&] { return connect(endpoint, "secret"); });
+  auto store = std::async(std::launch::async, [&] { return connect(endpoint, "secret of the job"); });
   ASSERT_EQ(::fcntl(listener.get(), F_SETFL, 0), 0);
   const Fd peer(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
   EXPECT_TRUE(
@@ -189,7 +256,7 @@ TEST(TcpStore, AServerMustKnowTheKeyToo) {
           .ok());
   std::string hello(handshake::kClientHelloBytes, '\0');
   EXPECT_TRUE(receive_all(peer.get(), hello, soon()).ok());
-  EXPECT_EQ(hello.find("secret"), std::string::npos);
+  EXPECT_EQ(hello.find("secret of the job"), std::string::npos);
   EXPECT_TRUE(send_all(peer.get(), "\1" + hello.substr(hello.size() - handshake::kProofBytes), soon()).ok());
   EXPECT_EQ(store.get().status().code(), ErrorCode::kPermission);
 }
@@ -205,7 +272,8 @@ TEST(TcpStore, AServerThatNeedsNoKeyIsNotTrusted) {
   EXPECT_TRUE(send_all(peer.get(), handshake::server_hello({handshake::KeySource::kJob, "", nonce}), soon()).ok());
   std::string hello(handshake::kClientHelloBytes, '\0');
   EXPECT_TRUE(receive_all(peer.get(), hello, soon()).ok());
-  EXPECT_TRUE(send_all(peer.get(), handshake::judge("", nonce, hello).answer, soon()).ok());
+  EXPECT_TRUE(
+      send_all(peer.get(), handshake::judge("", std::vector{place_of(endpoint)}, nonce, hello).answer, soon()).ok());
   EXPECT_EQ(store.get().status().code(), ErrorCode::kPermission);
 }
 
@@ -266,8 +334,8 @@ TEST(TcpStoreFault, ClosingWakesACallUnderWay) {
 }
 
 TEST(TcpStoreFault, RandomBytesDisturbNobody) {
-  const auto server = serve_with_key("secret");
-  auto store = connect(server->endpoint(), "secret").value();
+  const auto server = serve_with_key("secret of the job");
+  auto store = connect(server->endpoint(), "secret of the job").value();
   std::mt19937 random(1234);
   for (int round = 0; round < 100; ++round) {
     const Fd fd = stranger(*server);
@@ -283,8 +351,8 @@ TEST(TcpStoreFault, RandomBytesDisturbNobody) {
 }
 
 TEST(TcpStoreFault, BadFramesCloseOnlyTheirConnection) {
-  const auto server = serve_with_key("secret");
-  auto store = connect(server->endpoint(), "secret").value();
+  const auto server = serve_with_key("secret of the job");
+  auto store = connect(server->endpoint(), "secret of the job").value();
   ASSERT_TRUE(store->set("key", "kept").ok());
   std::mt19937 random(99);
   std::vector<std::string> frames{length_prefix(0xffffffffU) + "x", length_prefix(wire::kMaxFrameBytes + 1) + "x",
@@ -301,7 +369,7 @@ TEST(TcpStoreFault, BadFramesCloseOnlyTheirConnection) {
     frames.push_back(length_prefix(static_cast<std::uint32_t>(body.size())) + body);
   }
   for (const auto& frame : frames) {
-    const Fd fd = proven_stranger(*server, "secret");
+    const Fd fd = proven_stranger(*server, "secret of the job");
     static_cast<void>(send_all(fd.get(), frame, soon()));
     EXPECT_TRUE(is_closed_by_server(fd));
     EXPECT_EQ(store->get("key", soon()).value(), "kept");

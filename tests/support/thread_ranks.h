@@ -21,7 +21,7 @@ namespace lockstep::test {
 inline std::unique_ptr<comm::Communicator> join(const std::shared_ptr<comm::Store>& store, int rank, int world,
                                                 std::shared_ptr<comm::SharedArena> arena = nullptr,
                                                 const std::string& name = "world",
-                                                std::chrono::nanoseconds timeout = std::chrono::seconds(30)) {
+                                                std::chrono::milliseconds timeout = std::chrono::seconds(30)) {
   comm::CommunicatorOptions options;
   options.rank = rank;
   options.group_size = world;

@@ -11,10 +11,11 @@ class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Negative or huge durations mean "never".
-  static Deadline after(std::chrono::nanoseconds timeout) {
-    if (timeout < std::chrono::nanoseconds::zero() || timeout > std::chrono::hours(24 * 365)) return never();
-    return Deadline(Clock::now() + timeout);
+  // Negative or huge durations mean "never". In the caller's unit, because huge ones do not fit into nanoseconds.
+  template <typename Number, typename Unit>
+  static Deadline after(std::chrono::duration<Number, Unit> timeout) {
+    if (timeout < timeout.zero() || timeout > std::chrono::hours(24 * 365)) return never();
+    return Deadline(Clock::now() + std::chrono::duration_cast<std::chrono::nanoseconds>(timeout));
   }
   static Deadline at(Clock::time_point when) { return Deadline(when); }  // the latest time_point: never
   static Deadline never() { return Deadline(Clock::time_point::max()); }

@@ -1,8 +1,8 @@
 // A store served over TCP: TcpStoreServer holds the values, TcpStore is a client of it.
 //
 // Before anything else both sides prove that they know the job's key (HMAC-SHA256 over fresh random bytes; the key
-// itself is never sent). A server without a job key uses one that only processes of its own user can get. Traffic is
-// not encrypted; store nothing secret.
+// itself is never sent), and that they mean the same address and port. A server without a job key uses one that only
+// processes of its own user can get. Traffic is not encrypted; store nothing secret.
 //
 // In a fork of their process both are inert: the server continues in the parent, and the client refuses calls
 // (kUnsupported).
@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "lockstep/base/fd.h"
@@ -25,15 +26,18 @@ struct TcpStoreServerOptions {
   Endpoint listen_at{"127.0.0.1", 0};
   // A listening TCP socket to serve instead (`listen_at` is then ignored); owned by the server.
   Fd listener = {};
-  // The job's secret, any bytes. Empty: on a loopback address a fresh one, which processes of the same user on this
-  // machine get through a Unix socket (the kernel tells each end the user of the other). On any other address the
-  // user's own key, from $XDG_STATE_HOME/lockstep/key or $HOME/.local/state/lockstep/key, which is made if missing.
+  // The job's secret: at least 16 bytes, of any values. Empty: on a loopback address a fresh one, which processes of
+  // the same user on this machine get through a Unix socket (the kernel tells each end the user of the other). On any
+  // other address the user's own key, from $XDG_STATE_HOME/lockstep/key or $HOME/.local/state/lockstep/key, which is
+  // made if missing.
   std::string job_key = {};
   // How long a new connection may take to prove the key.
   std::chrono::milliseconds handshake_timeout = std::chrono::seconds(10);
   // How many connections may be open that have not proven the key. One more closes the oldest of them, so that a flood
   // cannot lock ranks out (a rank whose connection is closed tries again). Each costs less than 1 KiB.
   std::size_t max_unproven = 256;
+  // Where clients reach the server too, if addresses are translated on the way to it (a Kubernetes service).
+  std::optional<Endpoint> reached_at = {};
 };
 
 // One thread, which the destructor ends and joins, serves any number of clients. A request that waits for a key costs
@@ -41,7 +45,7 @@ struct TcpStoreServerOptions {
 class TcpStoreServer {
  public:
   // kUnavailable: the address is taken or not this machine's. kInvalidArgument: other machines can reach the address,
-  // there is no job key, and no place for the user's own key.
+  // there is no job key, and no place for the user's own key; or the job key is too short.
   static Result<std::unique_ptr<TcpStoreServer>> start(TcpStoreServerOptions options);
   ~TcpStoreServer();
   TcpStoreServer(const TcpStoreServer&) = delete;

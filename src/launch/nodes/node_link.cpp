@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -50,8 +51,16 @@ Result<std::string> first_line_of_stdin(int interrupt_fd) {
 Result<std::string> text_of_key_file(const std::string& path, int interrupt_fd) {
   if (path == "-") return first_line_of_stdin(interrupt_fd);
   std::ifstream file(path);
-  if (file.is_open()) return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  return Status::from_errno(fmt::format("cannot read the job's key from '{}' (--job-key-file)", path), errno);
+  struct stat info {};
+  if (!file.is_open() || stat(path.c_str(), &info) != 0)
+    return Status::from_errno(fmt::format("cannot read the job's key from '{}' (--job-key-file)", path), errno);
+  if (S_ISREG(info.st_mode) && (info.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
+    return Status(ErrorCode::kPermission,
+                  fmt::format("others may read the job's key in '{}' (--job-key-file, mode {:03o}): chmod 600 it, and "
+                              "choose another key if somebody may have read it",
+                              path, info.st_mode & 0777));
+  }
+  return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
 }
 
 // The key's file, or the variable, or the user's own key.
@@ -76,6 +85,7 @@ Result<Meeting> serve_everywhere(const MeetingOptions& options, const std::strin
   comm::TcpStoreServerOptions server;
   server.listen_at = {addresses.front().find(':') == std::string::npos ? "0.0.0.0" : "::", options.endpoint.port};
   server.job_key = key;
+  server.reached_at = options.endpoint;
   auto started = comm::TcpStoreServer::start(std::move(server));
   if (!started.ok()) return error;
   log::info(fmt::format("{} is no address of this machine: the rendezvous listens on all of its addresses",

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/resource.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <iterator>
 #include <list>
@@ -24,12 +26,8 @@ constexpr unsigned kActiveMessageId = 1;
 class UcxTransport final : public Transport {
  public:
   UcxTransport(const UcxLibrary& ucx, std::shared_ptr<UcxContext> context, ActiveMessageHandler handler,
-               std::string description, ForeignDescriptors at_start)
-      : ucx_(ucx),
-        context_(std::move(context)),
-        handler_(std::move(handler)),
-        description_(std::move(description)),
-        at_start_(std::move(at_start)) {}
+               std::string description)
+      : ucx_(ucx), context_(std::move(context)), handler_(std::move(handler)), description_(std::move(description)) {}
   ~UcxTransport() override {
     close(/*gently=*/false, std::chrono::milliseconds(0));
     if (worker_ != nullptr) ucx_.ucp_worker_destroy(worker_);
@@ -40,7 +38,6 @@ class UcxTransport final : public Transport {
     params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
     params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
     LOCKSTEP_RETURN_IF_ERROR(create_worker(params, admitted));
-    LOCKSTEP_RETURN_IF_ERROR(check(ucx_.ucp_worker_get_efd(worker_, &event_fd_), "event descriptor"));
     ucp_am_handler_param_t handler{};
     handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
                          UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
@@ -132,10 +129,7 @@ class UcxTransport final : public Transport {
   }
 
   void close_to_programs() override {
-    std::vector<std::string> addresses;
-    addresses.reserve(connections_.size());
-    for (const auto& [peer, connection] : connections_) addresses.push_back(connection.address);
-    at_start_.take_connected(listeners_, addresses);
+    take_worker_connections(event_fd_);
     connected_ = true;
   }
 
@@ -188,22 +182,36 @@ class UcxTransport final : public Transport {
   // before they listen. If the kernel does not allow this, they are closed right after.
   Status create_worker(const ucp_worker_params_t& params, const Admitted& admitted) {
     Status closed;
+    std::vector<int> listeners;
     const auto close_port = [&](int socket) {
+      listeners.push_back(socket);
       if (Status status = close_to_strangers(socket, admitted); !status.ok()) closed = std::move(status);
     };
     ucs_status_t created = UCS_OK;
-    const NewListeners listeners;
     const auto watched = run_watching_listen(
         [&] { created = ucx_.ucp_worker_create(context_->handle(), &params, &worker_); }, close_port);
     LOCKSTEP_RETURN_IF_ERROR(watched.status());
-    LOCKSTEP_RETURN_IF_ERROR(check(created, "worker"));
-    listeners_ = listeners.found(address());
-    if (!watched.value()) {
-      for (const int listener : listeners_) close_port(listener);
+    LOCKSTEP_RETURN_IF_ERROR(explain(check(created, "worker")));
+    LOCKSTEP_RETURN_IF_ERROR(check(ucx_.ucp_worker_get_efd(worker_, &event_fd_), "event descriptor"));
+    for (const int listener : take_worker_descriptors(event_fd_, listeners, address())) {
+      if (!watched.value()) close_port(listener);
     }
-    // The group works without this, as long as no stranger connects.
-    if (!closed.ok()) log::warning(closed.message());
+    // The group works without this, as long as no stranger connects. Other groups would say the same.
+    static std::atomic<bool> said{false};
+    if (!closed.ok() && !said.exchange(true)) log::warning(closed.message());
     return {};
+  }
+  // UCX does not say what it lacks.
+  static Status explain(Status failed) {
+    constexpr std::size_t kNeeded = 16;  // more than a worker opens
+    rlimit limit{};
+    if (failed.ok() || getrlimit(RLIMIT_NOFILE, &limit) != 0) return failed;
+    const std::size_t open = own_descriptors().size();
+    if (open + kNeeded < limit.rlim_cur) return failed;
+    return {failed.code(), fmt::format("{}: this process has {} descriptors open and may have {}. Each group over "
+                                       "several machines needs some 6, and one more for each connection: make fewer "
+                                       "groups, or raise the limit (ulimit -n)",
+                                       failed.message(), open, limit.rlim_cur)};
   }
 
   Pending* begin(TransportRequest& request) {
@@ -306,10 +314,8 @@ class UcxTransport final : public Transport {
   ActiveMessageHandler handler_;
   std::string description_;
   ucp_worker_h worker_ = nullptr;
-  const ForeignDescriptors at_start_;
   bool connected_ = false;
   int looks_ = 4;  // how often may_sleep() still looks for connections that UCX opens late
-  std::vector<int> listeners_;
   int event_fd_ = -1;
   bool closed_ = false;
   std::map<int, Connection> connections_;
@@ -322,16 +328,13 @@ class UcxTransport final : public Transport {
 Result<std::unique_ptr<Transport>> open_ucx(const NetworkInterface& interface, const Admitted& admitted,
                                             ActiveMessageHandler handler) {
   LOCKSTEP_ASSIGN_OR_RETURN(const UcxLibrary* ucx, UcxLibrary::get());
-  const ForeignDescriptors foreign;
   LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<UcxContext> context, UcxContext::get(*ucx, interface));
   // Not from Environment: see UcxContext::make().
   const char* devices = std::getenv("UCX_NET_DEVICES");
   const std::string where = devices != nullptr ? devices : interface.name.empty() ? "any interface" : interface.name;
-  auto transport =
-      std::make_unique<UcxTransport>(*ucx, std::move(context), std::move(handler),
-                                     fmt::format("UCX {} on {}", ucx->ucp_get_version_string(), where), foreign);
+  auto transport = std::make_unique<UcxTransport>(*ucx, std::move(context), std::move(handler),
+                                                  fmt::format("UCX {} on {}", ucx->ucp_get_version_string(), where));
   LOCKSTEP_RETURN_IF_ERROR(transport->open(admitted));
-  foreign.take_new();
   return std::unique_ptr<Transport>(std::move(transport));
 }
 

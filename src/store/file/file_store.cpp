@@ -75,6 +75,7 @@ Status FileStore::append(std::string_view key, std::string_view value) {
 }
 
 Status FileStore::wait(std::span<const std::string> keys, Deadline deadline) {
+  LOCKSTEP_RETURN_IF_ERROR(check_keys(keys));
   auto pause = std::chrono::microseconds(100);
   while (true) {
     Status late;
@@ -94,6 +95,7 @@ Status FileStore::wait(std::span<const std::string> keys, Deadline deadline) {
 }
 
 Result<bool> FileStore::check(std::span<const std::string> keys) {
+  LOCKSTEP_RETURN_IF_ERROR(check_keys(keys));
   bool complete = false;
   const auto read = log_->read(log_->patience(),
                                [&](const KeyValueTable& table) { complete = table.first_missing(keys) == nullptr; });
@@ -102,6 +104,7 @@ Result<bool> FileStore::check(std::span<const std::string> keys) {
 }
 
 Result<bool> FileStore::delete_key(std::string_view key) {
+  LOCKSTEP_RETURN_IF_ERROR(check_key(key));
   bool existed = false;
   LOCKSTEP_RETURN_IF_ERROR(log_->update(log_->patience(), [&](const KeyValueTable& table, const auto& write) -> Status {
     existed = table.find(key) != nullptr;

@@ -37,6 +37,7 @@ Status HashStore::set(std::string_view key, std::string_view value) {
 }
 
 Result<Bytes> HashStore::get(std::string_view key, Deadline deadline) {
+  LOCKSTEP_RETURN_IF_ERROR(check_key(key));
   MutexLock lock(state_->mutex);
   const std::string name(key);
   LOCKSTEP_RETURN_IF_ERROR(state_->wait({&name, 1}, deadline));
@@ -52,6 +53,7 @@ Result<std::int64_t> HashStore::add(std::string_view key, std::int64_t amount) {
 }
 
 Result<Bytes> HashStore::compare_set(std::string_view key, std::string_view expected, std::string_view desired) {
+  LOCKSTEP_RETURN_IF_ERROR(check_entry(key, desired.size()));
   MutexLock lock(state_->mutex);
   if (state_->table.matches(key, expected)) {
     LOCKSTEP_RETURN_IF_ERROR(state_->table.set(key, desired));
@@ -69,16 +71,19 @@ Status HashStore::append(std::string_view key, std::string_view value) {
 }
 
 Status HashStore::wait(std::span<const std::string> keys, Deadline deadline) {
+  LOCKSTEP_RETURN_IF_ERROR(check_keys(keys));
   MutexLock lock(state_->mutex);
   return state_->wait(keys, deadline);
 }
 
 Result<bool> HashStore::check(std::span<const std::string> keys) {
+  LOCKSTEP_RETURN_IF_ERROR(check_keys(keys));
   MutexLock lock(state_->mutex);
   return state_->table.first_missing(keys) == nullptr;
 }
 
 Result<bool> HashStore::delete_key(std::string_view key) {
+  LOCKSTEP_RETURN_IF_ERROR(check_key(key));
   MutexLock lock(state_->mutex);
   return state_->table.erase(key);
 }

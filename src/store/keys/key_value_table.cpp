@@ -90,6 +90,11 @@ Status check_key(std::string_view key) {
                                                    key.size(), key.substr(0, 60))};
 }
 
+Status check_keys(std::span<const std::string> keys) {
+  for (const std::string& key : keys) LOCKSTEP_RETURN_IF_ERROR(check_key(key));
+  return {};
+}
+
 Status check_entry(std::string_view key, std::size_t value_bytes) {
   LOCKSTEP_RETURN_IF_ERROR(check_key(key));
   if (value_bytes <= kMaxValueBytes) return {};

@@ -39,6 +39,7 @@ class KeyValueTable {
 
 // Limits and rules for arguments; kInvalidArgument when broken.
 Status check_key(std::string_view key);
+Status check_keys(std::span<const std::string> keys);
 Status check_entry(std::string_view key, std::size_t value_bytes);
 Status check_pairs(std::span<const std::string> keys, std::span<const Bytes> values);
 

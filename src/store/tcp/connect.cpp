@@ -56,11 +56,15 @@ Result<Fd> connect_once(const TcpStoreOptions& options, Deadline deadline) {
   LOCKSTEP_ASSIGN_OR_RETURN(const auto server, handshake::read_server_hello(hello, where));
   LOCKSTEP_ASSIGN_OR_RETURN(const auto key, find_key(options, server, deadline));
   LOCKSTEP_ASSIGN_OR_RETURN(const auto nonce, handshake::make_nonce());
-  const auto proof = handshake::client_hello(key, server.nonce, nonce);
+  const auto reached = remote_endpoint(fd.get());
+  if (!reached.ok()) return Status(ErrorCode::kUnavailable, "the other side closed the connection");
+  const std::string place = place_of(reached.value());
+  const auto proof = handshake::client_hello(key, place, server.nonce, nonce);
   LOCKSTEP_RETURN_IF_ERROR(send_all(fd.get(), proof, deadline));
   std::string verdict(handshake::kVerdictBytes, '\0');
   LOCKSTEP_RETURN_IF_ERROR(receive_all(fd.get(), verdict, deadline).with_context("waiting for the store's verdict"));
-  LOCKSTEP_RETURN_IF_ERROR(handshake::check_verdict(key, !options.job_key.empty(), server, nonce, verdict, where));
+  LOCKSTEP_RETURN_IF_ERROR(
+      handshake::check_verdict(key, place, !options.job_key.empty(), server, nonce, verdict, where));
   return fd;
 }
 
@@ -91,6 +95,7 @@ Status gave_up(const TcpStoreOptions& options, int attempts, Deadline::Clock::du
 }  // namespace
 
 Result<Fd> connect_patiently(const TcpStoreOptions& options, Deadline deadline, int interrupt_fd) {
+  LOCKSTEP_RETURN_IF_ERROR(handshake::check_job_key(options.job_key));
   const auto start = Deadline::Clock::now();
   auto next_report = start + kFirstReport;
   auto pause = kFirstPause;

@@ -18,11 +18,11 @@ void keep_openssl_at_exit() {
   static_cast<void>(done);
 }
 
-std::string proof(std::string_view key, std::string_view label, std::string_view server_nonce,
+std::string proof(std::string_view key, std::string_view place, std::string_view label, std::string_view server_nonce,
                   std::string_view client_nonce) {
   keep_openssl_at_exit();
   std::string text("lockstep store ");
-  text.append(label).append(1, '\0').append(server_nonce).append(client_nonce);
+  text.append(label).append(1, '\0').append(server_nonce).append(client_nonce).append(place);
   std::string result(kProofBytes, '\0');
   unsigned int bytes = 0;
   ::HMAC(::EVP_sha256(), key.data() == nullptr ? "" : key.data(), static_cast<int>(key.size()),
@@ -47,11 +47,20 @@ Status wrong_key(KeySource source, bool own_key, std::string_view where) {
   if (source != KeySource::kJob && own_key) what = "has no job key, but this process has one";
   return {ErrorCode::kPermission,
           fmt::format("the store at {} {}. Give LOCKSTEP_JOB_KEY the same value on every rank, or check that the "
-                      "address is not another job's",
+                      "address is not another job's, and that the connection reaches the store without translation of "
+                      "the address or port on the way",
                       where, what)};
 }
 
 }  // namespace
+
+Status check_job_key(std::string_view key) {
+  if (key.empty() || key.size() >= kShortestKey) return {};
+  return {ErrorCode::kInvalidArgument,
+          fmt::format("the job key (LOCKSTEP_JOB_KEY, --job-key-file) has {} characters, expected at least {}, because "
+                      "short ones can be guessed. `openssl rand -hex 32` makes one",
+                      key.size(), kShortestKey)};
+}
 
 Result<std::string> make_nonce() {
   keep_openssl_at_exit();
@@ -68,21 +77,23 @@ std::string server_hello(const ServerHello& hello) {
   return std::string(kMark).append(1, static_cast<char>(hello.source)).append(key_socket).append(hello.nonce);
 }
 
-std::string client_hello(std::string_view key, std::string_view server_nonce, std::string_view client_nonce) {
-  return std::string(kMark).append(client_nonce).append(proof(key, "client", server_nonce, client_nonce));
+std::string client_hello(std::string_view key, std::string_view place, std::string_view server_nonce,
+                         std::string_view client_nonce) {
+  return std::string(kMark).append(client_nonce).append(proof(key, place, "client", server_nonce, client_nonce));
 }
 
-Judgement judge(std::string_view key, std::string_view server_nonce, std::string_view hello) {
+Judgement judge(std::string_view key, std::span<const std::string> places, std::string_view server_nonce,
+                std::string_view hello) {
   if (hello.size() != kClientHelloBytes || hello.substr(0, kMark.size()) != kMark) return {Verdict::kNotOurs, ""};
   const auto client_nonce = hello.substr(kMark.size(), kNonceBytes);
   const auto claimed = hello.substr(kMark.size() + kNonceBytes);
-  if (!same_bytes(claimed, proof(key, "client", server_nonce, client_nonce))) {
-    return {Verdict::kWrongKey,
-            std::string(1, static_cast<char>(Verdict::kWrongKey)).append(std::string(kProofBytes, '\0'))};
+  for (const std::string& place : places) {
+    if (!same_bytes(claimed, proof(key, place, "client", server_nonce, client_nonce))) continue;
+    return {Verdict::kWelcome, std::string(1, static_cast<char>(Verdict::kWelcome))
+                                   .append(proof(key, place, "server", server_nonce, client_nonce))};
   }
-  return {
-      Verdict::kWelcome,
-      std::string(1, static_cast<char>(Verdict::kWelcome)).append(proof(key, "server", server_nonce, client_nonce))};
+  return {Verdict::kWrongKey,
+          std::string(1, static_cast<char>(Verdict::kWrongKey)).append(std::string(kProofBytes, '\0'))};
 }
 
 Result<ServerHello> read_server_hello(std::string_view hello, std::string_view where) {
@@ -100,12 +111,12 @@ Result<ServerHello> read_server_hello(std::string_view hello, std::string_view w
   return server;
 }
 
-Status check_verdict(std::string_view key, bool own_key, const ServerHello& server, std::string_view client_nonce,
-                     std::string_view verdict, std::string_view where) {
+Status check_verdict(std::string_view key, std::string_view place, bool own_key, const ServerHello& server,
+                     std::string_view client_nonce, std::string_view verdict, std::string_view where) {
   // An empty key proves nothing: a stranger's server may ask for a key that this process does not have.
   const bool welcome =
       !key.empty() && verdict.size() == kVerdictBytes && verdict[0] == static_cast<char>(Verdict::kWelcome);
-  if (welcome && same_bytes(verdict.substr(1), proof(key, "server", server.nonce, client_nonce))) return {};
+  if (welcome && same_bytes(verdict.substr(1), proof(key, place, "server", server.nonce, client_nonce))) return {};
   return wrong_key(server.source, own_key, where);
 }
 

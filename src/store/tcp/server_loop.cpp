@@ -40,7 +40,13 @@ Result<std::unique_ptr<TcpStoreServer::Loop, LeakInForks>> TcpStoreServer::Loop:
     LOCKSTEP_ASSIGN_OR_RETURN(options.listener, listen_at(options.listen_at));
   }
   LOCKSTEP_ASSIGN_OR_RETURN(auto endpoint, local_endpoint(options.listener.get()));
+  LOCKSTEP_RETURN_IF_ERROR(handshake::check_job_key(options.job_key));
   LOCKSTEP_ASSIGN_OR_RETURN(Key key, choose_key(options, endpoint));
+  std::vector<std::string> places;
+  if (options.reached_at) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto addresses, look_up(*options.reached_at));
+    for (const Endpoint& address : addresses) places.push_back(place_of(address));
+  }
   Fd epoll(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll.valid()) return Status::from_errno("epoll_create1", errno);
   Fd stop(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -48,6 +54,7 @@ Result<std::unique_ptr<TcpStoreServer::Loop, LeakInForks>> TcpStoreServer::Loop:
   options.listener.keep_from_forks();
   std::unique_ptr<Loop, LeakInForks> loop(
       new Loop(std::move(options), std::move(key), std::move(endpoint), std::move(epoll), std::move(stop)));
+  loop->other_places_ = std::move(places);
   LOCKSTEP_ASSIGN_OR_RETURN(loop->thread_, start_thread("the store", [loop = loop.get()] { loop->run(); }));
   return loop;
 }
@@ -230,7 +237,11 @@ bool TcpStoreServer::Loop::take_hello(ClientId id, Connection& connection) {
   const std::size_t marked = std::min(connection.in.size(), handshake::kMark.size());
   if (handshake::kMark.substr(0, marked) != std::string_view(connection.in).substr(0, marked)) return false;
   if (connection.in.size() < handshake::kClientHelloBytes) return true;
-  auto judgement = handshake::judge(key_.bytes, connection.nonce, std::exchange(connection.in, {}));
+  const auto here = local_endpoint(connection.fd.get());
+  if (!here.ok()) return false;
+  std::vector<std::string> places = other_places_;
+  places.push_back(place_of(here.value()));
+  auto judgement = handshake::judge(key_.bytes, places, connection.nonce, std::exchange(connection.in, {}));
   if (judgement.verdict == handshake::Verdict::kNotOurs) return false;
   queue(id, std::move(judgement.answer));
   if (judgement.verdict == handshake::Verdict::kWrongKey) {

@@ -78,6 +78,7 @@ class TcpStoreServer::Loop {
   const Origin origin_;
   const TcpStoreServerOptions options_;
   const Key key_;
+  std::vector<std::string> other_places_;  // of options_.reached_at; constant once the thread runs
   const Endpoint endpoint_;
   const Fd epoll_;
   const Fd stop_;

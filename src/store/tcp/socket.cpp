@@ -5,6 +5,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
@@ -15,6 +16,7 @@
 #include <random>
 #include <thread>
 
+#include "base/host.h"
 #include "base/poll.h"
 
 namespace lockstep::comm {
@@ -116,6 +118,17 @@ Fd listen_address(const addrinfo& address, int& error) {
   return {};
 }
 
+Result<Endpoint> in_numbers(const sockaddr* address, socklen_t bytes) {
+  // With the interface of a link-local address ("fe80::1%eth0").
+  std::array<char, NI_MAXHOST> host{};
+  std::array<char, NI_MAXSERV> port{};
+  const int error = ::getnameinfo(address, bytes, host.data(), host.size(), port.data(), port.size(),
+                                  NI_NUMERICHOST | NI_NUMERICSERV);
+  if (error != 0) return Status(ErrorCode::kInvalidArgument, "expected an IPv4 or IPv6 socket");
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto number, parse_port(port.data(), "a socket's port"));
+  return Endpoint{host.data(), number};
+}
+
 // `which`: getsockname or getpeername.
 Result<Endpoint> endpoint_of(int fd, int (*which)(int, sockaddr*, socklen_t*)) {
   sockaddr_storage address{};
@@ -123,14 +136,7 @@ Result<Endpoint> endpoint_of(int fd, int (*which)(int, sockaddr*, socklen_t*)) {
   if (which(fd, reinterpret_cast<sockaddr*>(&address), &bytes) != 0) {
     return Status::from_errno("cannot read a socket's address", errno);
   }
-  // Numbers, with the interface of a link-local address ("fe80::1%eth0").
-  std::array<char, NI_MAXHOST> host{};
-  std::array<char, NI_MAXSERV> port{};
-  const int error = ::getnameinfo(reinterpret_cast<sockaddr*>(&address), bytes, host.data(), host.size(), port.data(),
-                                  port.size(), NI_NUMERICHOST | NI_NUMERICSERV);
-  if (error != 0) return Status(ErrorCode::kInvalidArgument, "expected an IPv4 or IPv6 socket");
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto number, parse_port(port.data(), "a socket's port"));
-  return Endpoint{host.data(), number};
+  return in_numbers(reinterpret_cast<const sockaddr*>(&address), bytes);
 }
 
 Status closed_by_peer() {
@@ -173,6 +179,27 @@ Result<Endpoint> remote_endpoint(int fd) {
 
 bool is_loopback(const Endpoint& numeric) {
   return numeric.host.starts_with("127.") || numeric.host == "::1" || numeric.host.starts_with("::ffff:127.");
+}
+
+std::string place_of(const Endpoint& numeric) {
+  std::string host = numeric.host.substr(0, numeric.host.find('%'));
+  if (host.starts_with("::ffff:")) host.erase(0, std::strlen("::ffff:"));  // IPv4, over an IPv6 socket
+  std::string place = fmt::format("{} {}", host, numeric.port);
+  if (!is_loopback(numeric)) return place;
+  struct stat network {};
+  (void)::stat("/proc/self/ns/net", &network);
+  const auto boot = boot_id();
+  return place + fmt::format(" {} {}", boot.ok() ? boot.value() : "", network.st_ino);
+}
+
+Result<std::vector<Endpoint>> look_up(const Endpoint& endpoint) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto addresses, resolve(endpoint, 0));
+  std::vector<Endpoint> found;
+  for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
+    LOCKSTEP_ASSIGN_OR_RETURN(Endpoint numeric, in_numbers(address->ai_addr, address->ai_addrlen));
+    found.push_back(std::move(numeric));
+  }
+  return found;
 }
 
 void tune(int fd) {

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/fd.h"
@@ -21,6 +22,11 @@ Result<Fd> connect_to(const Endpoint& endpoint, Deadline deadline);
 Result<Endpoint> local_endpoint(int fd);
 Result<Endpoint> remote_endpoint(int fd);
 bool is_loopback(const Endpoint& numeric);
+// The same text on both sides of a connection to a server at this address, and another one for any other server: also
+// for one at the same loopback address of another machine or network namespace.
+std::string place_of(const Endpoint& numeric);
+// All addresses of a name, as numbers.
+Result<std::vector<Endpoint>> look_up(const Endpoint& endpoint);
 // Sends small messages without delay, and notices the loss of the other machine within about a minute.
 void tune(int fd);
 // The connection ends when the other machine has been silent for `limit` (1 s at least, or it is left as it is). The

@@ -40,7 +40,7 @@ Deadline deadline_of(const Message& request) {
 void StoreService::handle(ClientId client, Message request) {
   if (!well_formed(request)) {
     answer_(client, wire::failure({ErrorCode::kUnsupported,
-                                   fmt::format("the store at {} does not know request {} with {} parts; are all ranks "
+                                   fmt::format("{} does not know request {} with {} parts; are all ranks "
                                                "built with the same Lockstep?",
                                                where_, request.kind, request.parts.size())}));
     return;

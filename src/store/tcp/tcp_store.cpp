@@ -170,6 +170,7 @@ Result<Message> TcpStore::Connections::call(const Message& request, Deadline dea
 }
 
 Result<Message> TcpStore::Connections::call_waiting(Op op, std::span<const std::string> keys, Deadline deadline) {
+  LOCKSTEP_RETURN_IF_ERROR(check_keys(keys));
   Message request{static_cast<std::uint8_t>(op),
                   deadline.is_never() ? wire::kWaitForever : deadline.remaining_ms().count(),
                   std::vector<std::string>(keys.begin(), keys.end())};
@@ -255,12 +256,14 @@ Status TcpStore::wait(std::span<const std::string> keys, Deadline deadline) {
 }
 
 Result<bool> TcpStore::check(std::span<const std::string> keys) {
+  LOCKSTEP_RETURN_IF_ERROR(check_keys(keys));
   auto request = make(Op::kCheck, std::vector<std::string>(keys.begin(), keys.end()));
   LOCKSTEP_ASSIGN_OR_RETURN(const auto answer, connections_->call(request));
   return answer.number != 0;
 }
 
 Result<bool> TcpStore::delete_key(std::string_view key) {
+  LOCKSTEP_RETURN_IF_ERROR(check_key(key));
   LOCKSTEP_ASSIGN_OR_RETURN(const auto answer, connections_->call(make(Op::kDelete, {std::string(key)})));
   return answer.number != 0;
 }
