@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <utility>
 
@@ -12,6 +13,8 @@
 #include "batch_workers.h"
 #include "exception_text.h"
 #include "loader_settings.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/mutex.h"
 #include "lockstep/data/errors.h"
 #include "worker_tuner.h"
 
@@ -46,6 +49,40 @@ bool is_left_out(const std::exception_ptr& error) {
   }
 }
 
+// The random orders of epoch 0 that loaders have given to the end before they were destroyed. A program that makes a
+// loader anew for each epoch trains on the same order each time, and sees no error.
+class GivenOrders {
+ public:
+  // Never destroyed: a static loader may outlive it otherwise.
+  static GivenOrders& of_process() {
+    static auto& orders = *new GivenOrders;
+    return orders;
+  }
+  void add(const std::string& order) {
+    if (!origin_.is_this_process()) return;  // a fork may have a lock that nobody releases
+    MutexLock lock(mutex_);
+    warned_.try_emplace(order, false);
+  }
+  void warn_if_given(const std::string& order) {
+    if (!origin_.is_this_process()) return;
+    {
+      MutexLock lock(mutex_);
+      const auto given = warned_.find(order);
+      if (given == warned_.end() || std::exchange(given->second, true)) return;
+    }
+    log::warning(
+        fmt::format("a loader begins with the order of epoch 0 again ({}), which an earlier loader has given to its "
+                    "end. If it is made anew for each epoch, all epochs have the same order: make one loader for all "
+                    "epochs, or call set_epoch",
+                    order));
+  }
+
+ private:
+  const Origin origin_;
+  Mutex mutex_;
+  std::map<std::string, bool> warned_ LOCKSTEP_GUARDED_BY(mutex_);
+};
+
 }  // namespace
 
 DataLoaderBase::DataLoaderBase(const std::shared_ptr<const BatchSource>& source, DataLoaderOptions options)
@@ -71,7 +108,20 @@ DataLoaderBase::DataLoaderBase(std::shared_ptr<const BatchSource> source, Settin
                        [this](const EpochPlan& plan, std::int64_t number) { return make_batch(plan, number); }));
 }
 
-DataLoaderBase::~DataLoaderBase() = default;
+DataLoaderBase::~DataLoaderBase() {
+  if (begins_by_itself() && ends_epoch() && plan_->batches > 1) GivenOrders::of_process().add(order());
+}
+
+bool DataLoaderBase::begins_by_itself() const {
+  const bool is_random = options_.shuffle || options_.sampler || options_.batch_sampler;
+  return is_random && !told_epoch_ && sampler_.epoch() == 0 && sampler_.rank() == 0;  // one rank speaks for all
+}
+
+std::string DataLoaderBase::order() const {
+  const SamplerState state = sampler_.state();
+  return fmt::format("{} samples, seed {}{}", state.size, state.seed,
+                     state.order == 0 ? "" : fmt::format(", sampler {:x}", state.order));
+}
 
 int DataLoaderBase::workers() const {
   return tuner_ ? tuner_->workers() : options_.num_workers;
@@ -135,12 +185,14 @@ void DataLoaderBase::plan_batches(EpochPlan& plan) const {
   }
 }
 
-void DataLoaderBase::begin_epoch() {
-  if (waits_) return;
+DataLoaderBase::Loop DataLoaderBase::begin_epoch() {
+  if (waits_) return {.number = loop_};
   if (started_) sampler_.set_epoch(sampler_.epoch() + 1);
+  if (begins_by_itself()) GivenOrders::of_process().warn_if_given(order());
   started_ = false;  // what throws below begins no loop: the next call tries the same epoch again
-  plan_ = std::make_shared<const EpochPlan>(plan_epoch());
-  if (workers_) workers_->start(plan_);
+  auto plan = std::make_shared<const EpochPlan>(plan_epoch());
+  if (workers_) workers_->start(plan);
+  plan_ = std::move(plan);
   started_ = true;
   waits_ = plan_->batches > 0;
   taken_ = 0;
@@ -148,15 +200,24 @@ void DataLoaderBase::begin_epoch() {
   ahead_.clear();
   failed_.reset();
   returned_.reset();
+  return {.number = ++loop_};
 }
 
-std::unique_ptr<AnyBatch> DataLoaderBase::next_batch() {
+std::unique_ptr<AnyBatch> DataLoaderBase::next_batch(Loop& loop) {
+  if (loop.number != loop_) {
+    if (loop.ended) return nullptr;
+    throw DataError(ErrorCode::kUnsupported,
+                    fmt::format("a loop over a loader cannot go on, because another loop over the same loader, in "
+                                "epoch {}, began meanwhile. Give the other loop a loader of its own, for instance one "
+                                "for an evaluation within an epoch",
+                                plan_->epoch));
+  }
   if (failed_) pass(*std::exchange(failed_, std::nullopt));
   while (taken_ != plan_->batches) {
     MadeBatch made = next_made();
     waits_ = false;
-    if (made.is_end()) return nullptr;
-    ++taken_;
+    if (made.is_end()) break;
+    loop.ended = ++taken_ == plan_->batches;
     if (options_.exact && is_left_out(made.error)) {
       pass(made.number);
       continue;
@@ -169,6 +230,7 @@ std::unique_ptr<AnyBatch> DataLoaderBase::next_batch() {
     pass(made.number);
     return batch;
   }
+  loop.ended = true;
   return nullptr;
 }
 
@@ -203,9 +265,10 @@ MadeBatch DataLoaderBase::next_tuned() {
   return made;
 }
 
-// The cursor moves over batches without a gap: with kFirstCome, later ones wait in `ahead_`.
+// The cursor moves over batches without a gap: with kFirstCome, later ones wait in `ahead_`. After set_epoch or
+// load_state it belongs to the next loop.
 void DataLoaderBase::pass(std::int64_t batch) {
-  if (is_iterable()) return;
+  if (is_iterable() || !started_) return;
   ahead_.insert(batch);
   while (!ahead_.empty() && *ahead_.begin() == passed_) {
     sampler_.advance(std::min(options_.batch_size, sampler_.remaining()));
@@ -284,6 +347,7 @@ std::int64_t DataLoaderBase::batches_left() const {
 
 void DataLoaderBase::set_epoch(std::int64_t epoch) {
   if (started_ || epoch != sampler_.epoch()) sampler_.set_epoch(epoch);
+  told_epoch_ = true;
   started_ = false;
   waits_ = false;
 }
@@ -305,6 +369,7 @@ SamplerState DataLoaderBase::state() const {
 void DataLoaderBase::load_state(const SamplerState& state) {
   require_cursor();
   sampler_.load_state(state);
+  told_epoch_ = true;
   started_ = false;
   waits_ = false;
 }

@@ -8,7 +8,9 @@
 // The batches are the same, in the same order (with kOrdered), for any number of workers, if the dataset draws the
 // randomness of a sample from the seed, the epoch and the sample's index, which it is given. (An iterable dataset is
 // split over the workers: iterable_dataset.h.) A loop may be left at any moment; the next one starts the next epoch.
-// Use a loader from one thread, one loop at a time.
+// Use a loader from one thread, one loop at a time: a loop over the training loader within another one, for an
+// evaluation, needs a loader of its own. An older loop that is to go on after the next one has begun throws DataError
+// (kUnsupported), unless it has had its last batch.
 //
 // DataLoader is for samples {data, target}. DataLoaderOf is for samples of any type, and finds the type by itself:
 //
@@ -25,6 +27,7 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -57,7 +60,8 @@ struct DataLoaderOptionsOf {
   std::int64_t machine_batch_size = 0;
 
   // A new order in each epoch, the same on all ranks, from `seed` and the epoch. False: the dataset's order. The
-  // dataset's own randomness (augmentation) uses the same seed.
+  // dataset's own randomness (augmentation) uses the same seed. A loader that is made anew for each epoch begins with
+  // epoch 0 each time: it needs set_epoch. A warning says so.
   bool shuffle = false;
   std::uint64_t seed = 0;
   // Another order (samplers.h): weighted, stratified, by length, your own. Excludes shuffle.
@@ -144,9 +148,10 @@ class DataLoaderBase {
   std::int64_t batches_left() const;
 
   // Sets the epoch of the next begin(), for programs that count epochs themselves. A cursor from load_state stays if it
-  // is in the same epoch.
+  // is in the same epoch. A loop that goes on after set_epoch or load_state still gives the rest of its own epoch, but
+  // no longer moves the cursor.
   void set_epoch(std::int64_t epoch);
-  // The epoch of the current loop, or before the first begin() of the next one.
+  // The epoch of the current loop; before the first begin(), and after set_epoch or load_state, of the next one.
   std::int64_t epoch() const { return sampler_.epoch(); }
 
   // The cursor after all batches that the consumer has got, including the one of the present loop body. After the last
@@ -164,10 +169,16 @@ class DataLoaderBase {
   std::int64_t batch_size() const { return options_.batch_size; }
 
  protected:
+  // A loop over the loader.
+  struct Loop {
+    std::int64_t number = 0;
+    bool ended = false;  // no batch follows
+  };
+
   DataLoaderBase(const std::shared_ptr<const BatchSource>& source, DataLoaderOptions options);
-  void begin_epoch();
+  Loop begin_epoch();
   // Null at the end of the epoch.
-  std::unique_ptr<AnyBatch> next_batch();
+  std::unique_ptr<AnyBatch> next_batch(Loop& loop);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -175,7 +186,9 @@ class DataLoaderBase {
 
   DataLoaderBase(std::shared_ptr<const BatchSource> source, Settings settings);
   void require_cursor() const;
-  bool ends_epoch() const;  // the consumer has got its last batch
+  bool ends_epoch() const;        // the consumer has got its last batch
+  bool begins_by_itself() const;  // in epoch 0, of a random order, because nobody has said otherwise
+  std::string order() const;
   EpochPlan plan_epoch() const;
   void plan_batches(EpochPlan& plan) const;
   void open_streams(EpochPlan& plan) const;
@@ -191,8 +204,10 @@ class DataLoaderBase {
   DataLoaderOptions options_;  // without collate, which the source has
   std::shared_ptr<BatchPool> pool_;
   DistributedSampler sampler_;                 // over samples; with a batch_sampler over batches
-  bool started_ = false;                       // a loop over the sampler's epoch has begun
+  bool started_ = false;                       // a loop over the sampler's epoch has begun, and moves its cursor
   bool waits_ = false;                         // and still waits for its first batch, after a timeout
+  bool told_epoch_ = false;                    // by set_epoch or load_state
+  std::int64_t loop_ = 0;                      // the number of the present loop
   std::shared_ptr<const EpochPlan> plan_;      // of the present loop
   std::int64_t taken_ = 0;                     // batches that the consumer has got
   std::int64_t passed_ = 0;                    // batches before the cursor: no gap among them
@@ -244,10 +259,7 @@ class DataLoaderOf : public DataLoaderBase {
   // SampleError with the sample's index for an error of the dataset, otherwise DataError. Other exceptions are nested
   // in these. The loop can go on with the next batch. begin() makes the first increment: when that ends with kTimeout,
   // the next begin() waits on in the same epoch; when the first batch could not be made, it starts the next epoch.
-  Iterator begin() {
-    begin_epoch();
-    return Iterator(*this);
-  }
+  Iterator begin() { return Iterator(*this, begin_epoch()); }
   std::default_sentinel_t end() const { return {}; }
 
   // Not of an iterable dataset, or one whose batches have another type than the loader's.
@@ -278,13 +290,13 @@ DataLoaderOf(D, DataLoaderOptionsOf<SampleOf<D>, BatchTypeOf<D>>) -> DataLoaderO
 template <typename S, typename B>
 class DataLoaderOf<S, B>::Iterator {
  public:
-  explicit Iterator(DataLoaderOf& loader) : loader_(&loader) { ++*this; }
+  Iterator(DataLoaderOf& loader, Loop loop) : loader_(&loader), loop_(loop) { ++*this; }
 
   B& operator*() { return static_cast<BatchHolder<B>&>(*batch_).batch(); }
   B* operator->() { return &**this; }
   Iterator& operator++() {
     batch_.reset();  // its memory may be used again for the next batch
-    batch_ = loader_->next_batch();
+    batch_ = loader_->next_batch(loop_);
     more_ = batch_ != nullptr;
     return *this;
   }
@@ -292,6 +304,7 @@ class DataLoaderOf<S, B>::Iterator {
 
  private:
   DataLoaderOf* loader_;
+  Loop loop_;
   std::unique_ptr<AnyBatch> batch_;
   bool more_ = false;
 };
