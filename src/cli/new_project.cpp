@@ -171,15 +171,20 @@ fs::path project_templates(const fs::path& program_folder) {
 }
 
 Status new_project(const fs::path& templates, const fs::path& given) {
-  const fs::path folder = given.has_filename() ? given : given.parent_path();  // without a slash at the end
+  fs::path folder = given.has_filename() ? given : given.parent_path();  // without a slash at the end
   LOCKSTEP_RETURN_IF_ERROR(check_name(folder));
   std::error_code error;
+  // "missing/../name" is not there before "missing" is made, and then it is "name", which may be somebody's project.
+  if (folder.has_parent_path()) folder = fs::weakly_canonical(folder.parent_path(), error) / folder.filename();
+  if (error) return system_error("new: cannot find the folder of", given, error);
   if (!fs::is_directory(templates, error)) {
     return Status(
         ErrorCode::kNotFound,
         fmt::format("new: the templates are not there: {}; they are installed with the program", templates.native()));
   }
-  const bool was_there = fs::exists(fs::symlink_status(folder, error));
+  const fs::file_status found = fs::symlink_status(folder, error);
+  if (found.type() == fs::file_type::none) return system_error("new: cannot look for", folder, error);
+  const bool was_there = fs::exists(found);
   if (was_there && (!fs::is_directory(folder, error) || !fs::is_empty(folder, error) || error)) {
     return Status(
         ErrorCode::kInvalidArgument,
@@ -215,10 +220,12 @@ int new_command(const std::vector<std::string>& words, const fs::path& program_f
     std::fprintf(stderr, "lockstep: %s\n", printable(status.message()).c_str());
     return status.code() == ErrorCode::kInvalidArgument ? kUsageError : 1;
   }
+  std::error_code ignored;  // the path may lead through a folder that is missing
+  const std::string place = fs::exists(words[0], ignored) ? words[0] : fs::weakly_canonical(words[0], ignored).native();
   std::printf(
       "%s is there. Next:\n  cd %s\n  cmake -B build -G Ninja && cmake --build build\n"
       "  ./build/train --config config.yaml\n",
-      words[0].c_str(), words[0].c_str());
+      place.c_str(), place.c_str());
   return 0;
 }
 

@@ -7,6 +7,7 @@
 #include <cctype>
 #include <chrono>
 #include <cstdlib>
+#include <limits>
 
 #include "base/number_text.h"
 
@@ -178,7 +179,7 @@ void add_node_options(CLI::App& command, NodeArguments& arguments) {
          "How many machines: N, or MIN:MAX when nodes may come and go. Default 1; under srun the tasks of the step");
   option("--node-rank", arguments.node_rank,
          "This machine's number, from 0. Default with --rdzv-endpoint: the order in which the nodes come")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0, std::numeric_limits<int>::max()));
   option("--rdzv-endpoint", arguments.rdzv_endpoint,
          "HOST[:PORT] where the launchers of all nodes meet. The launcher on HOST serves it, unless a store is there "
          "already. Default port 29400");

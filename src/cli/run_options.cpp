@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <optional>
 
 #include "base/number_text.h"
@@ -35,7 +36,7 @@ void add_group_options(CLI::App& command, RunArguments& arguments) {
          "Workers on this machine: a number, cpu (one per core that this process may use), gpu, or auto (gpu if "
          "there is one, else cpu). Default 1");
   option("--max-restarts", arguments.max_restarts, "How often all workers are restarted after a failure. Default 0")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0, std::numeric_limits<int>::max()));
   option("--standby", arguments.standby,
          "With --max-restarts: once the workers have run for so many seconds, one more process for each is loaded and "
          "waits, so that a restart takes less time; or off. For programs with Lockstep alone. Default 3");

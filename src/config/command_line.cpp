@@ -118,21 +118,28 @@ Result<CommandLine> parse_command_line(const Schema& schema, int argc, const cha
   return Parser(schema, std::move(words)).run();
 }
 
-Result<std::optional<std::vector<std::string>>> configure(Schema& schema, int argc, const char* const* argv) {
+Result<bool> configure(Schema& schema, int argc, const char* const* argv) {
   LOCKSTEP_ASSIGN_OR_RETURN(CommandLine line, parse_command_line(schema, argc, argv));
   if (line.help) {
     const std::string text = schema.help() +
                              "\n  --config FILE              a YAML file with these keys in their sections\n"
                              "  --print-config             print all values and where each comes from, and end\n";
     std::fputs(text.c_str(), stdout);
-    return std::optional<std::vector<std::string>>();
+    return false;
+  }
+  if (!line.rest.empty()) {
+    return Status(
+        ErrorCode::kInvalidArgument,
+        fmt::format("expected options alone, found the word {}; a file of options is given with --config FILE, "
+                    "and the value of a flag with '=': --FLAG=false",
+                    shown(line.rest.front())));
   }
   LOCKSTEP_RETURN_IF_ERROR(schema.read({line.file, Environment::of_process(), std::move(line.options)}));
   if (line.print_config) {
     std::fputs(schema.print().c_str(), stdout);
-    return std::optional<std::vector<std::string>>();
+    return false;
   }
-  return std::optional(std::move(line.rest));
+  return true;
 }
 
 }  // namespace lockstep::config

@@ -1,6 +1,7 @@
 #include "lockstep/data/mix.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -15,17 +16,35 @@ void require(bool right, const std::string& expected, const std::string& found) 
   throw DataError(ErrorCode::kInvalidArgument, fmt::format("mixup or cutmix: expected {}, found {}", expected, found));
 }
 
+std::string described(const torch::Tensor& tensor) {
+  if (!tensor.defined()) return "none";
+  return fmt::format("{} [{}]", c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "));
+}
+
+// A target of each sample for each class, one-hot or already mixed, instead of the number of its class.
+bool has_probabilities(const Example& batch) {
+  return batch.target.defined() && batch.target.dim() == 2;
+}
+
 void check(const Example& batch, const MixOptions& options, std::int64_t dimensions) {
-  require(options.num_classes >= 1, "num_classes of at least 1", std::to_string(options.num_classes));
-  require(options.alpha > 0.0, "a positive alpha", std::to_string(options.alpha));
+  const bool counted = options.num_classes == 0 && has_probabilities(batch);  // the targets have one for each class
+  require(options.num_classes >= 1 || counted, "num_classes of at least 1", std::to_string(options.num_classes));
+  require(options.alpha > 0.0 && std::isfinite(options.alpha), "a positive alpha", fmt::format("{}", options.alpha));
   require(batch.data.defined() && batch.data.is_floating_point() && batch.data.dim() >= dimensions,
-          fmt::format("float data of at least {} dimensions", dimensions),
-          batch.data.defined()
-              ? fmt::format("{} with {} dimensions", c10::toString(batch.data.scalar_type()), batch.data.dim())
-              : "none");
-  require(batch.target.defined() && batch.target.scalar_type() == torch::kLong && batch.target.dim() == 1 &&
-              batch.target.size(0) == batch.data.size(0),
-          "int64 targets, one a sample", "others");
+          fmt::format("float data of at least {} dimensions", dimensions), described(batch.data));
+  const std::int64_t samples = batch.data.size(0);
+  if (has_probabilities(batch)) {
+    require(batch.target.size(0) == samples && (counted || batch.target.size(1) == options.num_classes),
+            fmt::format("targets [{}, {}], as the data and num_classes say", samples, options.num_classes),
+            described(batch.target));
+    return;
+  }
+  require(
+      batch.target.defined() && batch.target.scalar_type() == torch::kLong && batch.target.dim() == 1 &&
+          batch.target.size(0) == samples,
+      fmt::format("int64 targets [{0}], or one-hot targets or probabilities [{0}, {1}]", samples, options.num_classes),
+      described(batch.target));
+  if (samples == 0) return;
   const std::int64_t low = batch.target.min().item<std::int64_t>();
   const std::int64_t high = batch.target.max().item<std::int64_t>();
   require(low >= 0 && high < options.num_classes, fmt::format("labels from 0 to {}", options.num_classes - 1),
@@ -39,7 +58,8 @@ double beta(double alpha, CounterRandom& random) {
 }
 
 torch::Tensor mixed_targets(const Example& batch, std::int64_t num_classes, double share) {
-  const torch::Tensor one_hot = torch::one_hot(batch.target, num_classes).to(batch.data.scalar_type());
+  const torch::Tensor one_hot = (has_probabilities(batch) ? batch.target : torch::one_hot(batch.target, num_classes))
+                                    .to(batch.data.scalar_type());
   return one_hot * share + one_hot.roll(1, 0) * (1.0 - share);
 }
 

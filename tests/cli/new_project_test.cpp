@@ -72,6 +72,23 @@ TEST(NewProject, RefusesFoldersWithSomethingInThem) {
   EXPECT_EQ(run_program({LOCKSTEP_PROGRAM, "new", "--help"}).exit_code, 0);
 }
 
+// The system finds "missing/../name" only once somebody makes "missing".
+TEST(NewProject, APathThroughAFolderThatIsMissingHidesNoProject) {
+  const ScratchFolder scratch;
+  scratch.write("mine/README.md", "mine");
+  scratch.write("templates/README.md", "text");
+  for (const char* folder : {"missing/../mine", "missing/deep/../../mine", "mine/../missing/../mine/"}) {
+    const Status status = cli::new_project(scratch.path("templates"), scratch.path(folder));
+    EXPECT_EQ(status.code(), ErrorCode::kInvalidArgument) << folder;
+    EXPECT_NE(status.message().find("not an empty folder"), std::string::npos) << status.message();
+    EXPECT_EQ(read_file(scratch.path("mine/README.md")), "mine");
+  }
+  EXPECT_FALSE(fs::exists(scratch.path("missing")));
+  EXPECT_TRUE(cli::new_project(scratch.path("templates"), scratch.path("missing/../other")).ok());
+  EXPECT_TRUE(cli::new_project(scratch.path("templates"), scratch.path("deep/er/other")).ok());
+  EXPECT_EQ(read_file(scratch.path("deep/er/other/README.md")), "text");
+}
+
 TEST(NewProject, LeavesNothingAfterAnError) {
   const ScratchFolder scratch;
   scratch.write("templates/a", "text");

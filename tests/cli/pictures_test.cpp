@@ -69,6 +69,12 @@ TEST(PicturesProgram, WrongUsageAndWrongFilesSayWhy) {
   EXPECT_EQ(lockstep({"data"}).exit_code, 2);
   EXPECT_EQ(lockstep({"pack", "folder"}).exit_code, 2);
   EXPECT_EQ(lockstep({"data", "preview", "folder", "--transforms", "magic"}).exit_code, 2);
+  const Finished jpeg = lockstep({"data", "preview", "folder", "--out", "sheet.jpg"});
+  EXPECT_EQ(jpeg.exit_code, 2);
+  EXPECT_NE(jpeg.err.find("--out: expected a name that ends with .png, found sheet.jpg"), std::string::npos)
+      << jpeg.err;
+  const Finished negative = lockstep({"pack", "folder", "file", "--threads", "-1"});
+  EXPECT_NE(negative.err.find("not in range 1 to 2147483647"), std::string::npos) << negative.err;
   const Finished absent = lockstep({"data", "check", "/no/such/folder"});
   EXPECT_EQ(absent.exit_code, 1);
   EXPECT_NE(absent.err.find("/no/such/folder"), std::string::npos);

@@ -270,6 +270,31 @@ TEST_F(ConfigCommandLine, TakesKeysInEverySpelling) {
   EXPECT_EQ(options_.stop, 7);
 }
 
+// A word that nobody reads would be an option that silently does not hold.
+TEST_F(ConfigCommandLine, AProgramTakesOptionsAlone) {
+  const auto configured = [&](const std::vector<const char*>& words) {
+    std::vector<const char*> argv{"train"};
+    argv.insert(argv.end(), words.begin(), words.end());
+    return configure(schema_, static_cast<int>(argv.size()), argv.data());
+  };
+  for (const auto& [words, word] :
+       std::vector<std::pair<std::vector<const char*>, std::string>>{{{"--shuffle", "false"}, "'false'"},
+                                                                     {{"c.yaml"}, "'c.yaml'"},
+                                                                     {{"--epochs", "3", "--", "--rate"}, "'--rate'"}}) {
+    const Result<bool> found = configured(words);
+    EXPECT_EQ(found.status().code(), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(found.status().message(), "expected options alone, found the word " + word +
+                                            "; a file of options is given with --config FILE, and the value of a flag "
+                                            "with '=': --FLAG=false");
+  }
+  EXPECT_EQ(options_.epochs, 10);
+  const Result<bool> right = configured({"--shuffle=false", "--epochs", "3"});
+  ASSERT_TRUE(right.ok()) << right.status().message();
+  EXPECT_TRUE(right.value());
+  EXPECT_FALSE(options_.shuffle);
+  EXPECT_EQ(options_.epochs, 3);
+}
+
 TEST_F(ConfigCommandLine, RefusesWhatItDoesNotKnow) {
   EXPECT_EQ(parse({"--epoch", "3"}).status().message(), "unknown option '--epoch'; the nearest known one is --epochs");
   EXPECT_EQ(parse({"--xylophone"}).status().message(), "unknown option '--xylophone'; --help lists all");

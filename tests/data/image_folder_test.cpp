@@ -386,6 +386,29 @@ TEST(Mix, MixupAndCutmixKeepSumsOfTargets) {
     const double own = (cut.data[1] == batch.data[1]).to(torch::kFloat).mean().item<double>();
     EXPECT_NEAR(cut.target[1][1].item<double>(), own, 1e-6);
   }
+  // One-hot targets, of any type, are mixed as the numbers of their classes are.
+  for (const auto type : {torch::kLong, torch::kFloat, torch::kDouble}) {
+    CounterRandom same({1, 2, 3}, 0);
+    const Example numbers = mixup(batch, {.num_classes = 4}, same);
+    same = CounterRandom({1, 2, 3}, 0);
+    const Example one_hot = mixup({batch.data, torch::one_hot(batch.target, 4).to(type)}, {}, same);
+    EXPECT_TRUE(torch::equal(one_hot.target, numbers.target));
+    EXPECT_TRUE(torch::equal(one_hot.data, numbers.data));
+  }
+  const auto refusal = [&](const torch::Tensor& target, const MixOptions& options) -> std::string {
+    try {
+      mixup({batch.data, target}, options, random);
+    } catch (const DataError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(refusal(torch::rand({6, 3}), {.num_classes = 4}),
+            "mixup or cutmix: expected targets [6, 4], as the data and num_classes say, found Float [6, 3]");
+  EXPECT_EQ(refusal(torch::rand({6}), {.num_classes = 4}),
+            "mixup or cutmix: expected int64 targets [6], or one-hot targets or probabilities [6, 4], found Float [6]");
+  EXPECT_EQ(refusal(batch.target, {.num_classes = 4, .alpha = -1e-10}),
+            "mixup or cutmix: expected a positive alpha, found -1e-10");
   EXPECT_THROW(mixup(batch, {.num_classes = 3}, random), DataError);
   EXPECT_THROW(cutmix({torch::rand({6, 3}), batch.target}, {.num_classes = 4}, random), DataError);
 }

@@ -44,11 +44,11 @@ int main(int argc, char** argv) {
   trainer.key("max_epochs", options.max_epochs, "Passes over the data").at_least(1);
   trainer.key("learning_rate", options.learning_rate, "The first rate").at_least(0).environment("LR");
   schema.ignore_section("launch");
-  const auto words = lockstep::config::configure(schema, argc, argv);
-  if (!words.ok()) {
-    std::fprintf(stderr, "%s\n", words.status().message().c_str());
+  const auto configured = lockstep::config::configure(schema, argc, argv);
+  if (!configured.ok()) {
+    std::fprintf(stderr, "%s\n", configured.status().message().c_str());
     return 2;
   }
-  if (!words.value()) return 0;  // --help or --print-config
+  if (!configured.value()) return 0;  // --help or --print-config
   train(options);
 }

@@ -25,8 +25,9 @@ struct CommandLine {
 Result<CommandLine> parse_command_line(const Schema& schema, int argc, const char* const* argv);
 
 // What the main function of a training program needs: parses, handles --help and --print-config (both print to stdout),
-// and reads all layers. A value: go on with these words. No value: the text was printed, end with 0. An error: print
-// it and end with 2.
-Result<std::optional<std::vector<std::string>>> configure(Schema& schema, int argc, const char* const* argv);
+// and reads all layers. True: go on. False: the text was printed, end with 0. An error: print it and end with 2. A word
+// that is not an option is an error, such as `false` in `--flag false`, or a file without --config. A program that
+// takes words calls parse_command_line and Schema::read.
+Result<bool> configure(Schema& schema, int argc, const char* const* argv);
 
 }  // namespace lockstep::config

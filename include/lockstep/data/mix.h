@@ -14,13 +14,14 @@
 namespace lockstep::data {
 
 struct MixOptions {
-  std::int64_t num_classes = 0;
+  std::int64_t num_classes = 0;  // may be left out for one-hot targets
   // The share of a sample is drawn from the Beta(alpha, alpha) distribution; with 1, all shares are equally likely.
   double alpha = 1.0;
 };
 
-// x * share + neighbour * (1 - share), for data (float [n, ...]) and one-hot targets (from int64 [n]). Throws DataError
-// (kInvalidArgument) for other types, alpha of 0 or below, num_classes below 1, and labels outside of the classes.
+// x * share + neighbour * (1 - share), for data (float [n, ...]) and one-hot targets (from int64 [n]). Targets [n,
+// num_classes] of any type are one-hot already, or probabilities. Throws DataError (kInvalidArgument) for other types,
+// alpha of 0 or below, num_classes below 1, and labels outside of the classes.
 Example mixup(const Example& batch, const MixOptions& options, CounterRandom& random);
 
 // Replaces a rectangle of each picture (data [n, c, h, w]) by that of its neighbour, and mixes targets by area. Throws

@@ -88,8 +88,8 @@ void add_diff(CLI::App& command, Arguments& arguments) {
   command.add_option("--first-entry", arguments.diff.first_entry, "This key of the first. Default: --entry");
   command.add_option("--second-entry", arguments.diff.second_entry, "This key of the second. Default: --entry");
   command.add_option("--rtol", arguments.diff.rtol, "Allowed difference relative to the second. Default 0")
-      ->check(CLI::NonNegativeNumber);
-  command.add_option("--atol", arguments.diff.atol, "Allowed difference. Default 0")->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0.0, 1e9));
+  command.add_option("--atol", arguments.diff.atol, "Allowed difference. Default 0")->check(CLI::Range(0.0, 1e9));
   command.add_flag("--ignore-dtypes", arguments.diff.ignore_dtypes, "Compare values of different dtypes");
 }
 

@@ -4,9 +4,12 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <array>
+#include <cctype>
 #include <cstdio>
 #include <filesystem>
+#include <limits>
 #include <utility>
 
 #include "base/printable.h"
@@ -19,6 +22,8 @@ namespace lockstep::cli {
 namespace {
 
 constexpr int kUsageError = 2;
+constexpr int kMostNumber =
+    std::numeric_limits<int>::max();  // in messages; those of CLI::PositiveNumber have 309 digits
 
 // Prints one line. All output with names from outside goes through here: they are escaped.
 template <typename... Values>
@@ -72,17 +77,22 @@ void add_pack_options(CLI::App& command, PackArguments& arguments) {
       .add_option(
           "--resize", arguments.resize,
           "Make pictures smaller whose shorter side is longer than this, as JPEG. Default: the files' own bytes")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, kMostNumber));
   command.add_option("--quality", arguments.quality, "Quality of these JPEGs, 1 to 100. Default 90")
       ->check(CLI::Range(1, 100));
-  command.add_option("--threads", arguments.threads, "Default: one for each core")->check(CLI::PositiveNumber);
+  command.add_option("--threads", arguments.threads, "Default: one for each core")->check(CLI::Range(1, kMostNumber));
   command.add_flag("--skip-corrupt", arguments.skip_corrupt,
                    "Leave out pictures that cannot be decoded, and say which");
 }
 
 void add_preview_options(CLI::App& command, PreviewArguments& arguments) {
   command.add_option("FOLDER", arguments.folder, "Folder with a subfolder of pictures for each class")->required();
-  command.add_option("--out", arguments.out, "The picture to write. Default preview.png");
+  command.add_option("--out", arguments.out, "The picture to write: a PNG file. Default preview.png")
+      ->check([](const std::string& name) {
+        std::string ending = std::filesystem::path(name).extension();
+        std::transform(ending.begin(), ending.end(), ending.begin(), [](unsigned char c) { return std::tolower(c); });
+        return ending == ".png" ? "" : "expected a name that ends with .png, found " + printable(name);
+      });
   command
       .add_option("--transforms", arguments.transforms,
                   "reference (crop, flips, rotation, affine, colours), crop-flip or none. Default reference")
@@ -103,8 +113,8 @@ void add_check_options(CLI::App& command, CheckArguments& arguments) {
   command
       .add_option("--least-side", arguments.least_side,
                   "Pictures with a shorter side than so many pixels are tiny. Default 32")
-      ->check(CLI::NonNegativeNumber);
-  command.add_option("--threads", arguments.threads, "Default: one for each core")->check(CLI::PositiveNumber);
+      ->check(CLI::Range(0, kMostNumber));
+  command.add_option("--threads", arguments.threads, "Default: one for each core")->check(CLI::Range(1, kMostNumber));
 }
 
 int run_pack(const PackArguments& arguments) {

@@ -32,16 +32,12 @@ int main(int argc, char** argv) {
   lockstep::trainer_detail::TrainCommandOptions options;
   lockstep::config::Schema schema;
   lockstep::trainer_detail::declare(options, schema);
-  const auto words = lockstep::config::configure(schema, argc, argv);
-  if (!words.ok()) {
-    print_error(words.status().message());
+  const lockstep::Result<bool> configured = lockstep::config::configure(schema, argc, argv);
+  if (!configured.ok()) {
+    print_error(configured.status().message());
     return kUsageError;
   }
-  if (!words.value().has_value()) return EXIT_SUCCESS;
-  if (!words.value()->empty()) {
-    print_error("train: expected options alone, found " + words.value()->front() + "; give the file with --config");
-    return kUsageError;
-  }
+  if (!configured.value()) return EXIT_SUCCESS;
   if (const lockstep::Status wrong = lockstep::trainer_detail::check(options, schema); !wrong.ok()) {
     print_error(wrong.message());
     return kUsageError;

@@ -35,10 +35,10 @@ Status prepare(const std::string& path, const PackOptions& options, Prepared& ou
   out.bytes_before = out.bytes.size();
   const Result<ImageSize> size = image_size(out.bytes);
   if (!size.ok()) return size.status().with_context(printable(path));
-  if (options.shorter_side == 0) return {};
+  if (options.shorter_side == 0 && !options.skip_corrupt) return {};
   const Result<Image> image = decode_image(out.bytes);
   if (!image.ok()) return image.status().with_context(printable(path));
-  if (std::min(size.value().width, size.value().height) <= options.shorter_side) return {};
+  if (options.shorter_side == 0 || std::min(size.value().width, size.value().height) <= options.shorter_side) return {};
   const Image small = resized(image.value(), shrunk(size.value(), options.shorter_side), Filter::kBilinear);
   Result<std::vector<std::uint8_t>> encoded = encode_jpeg(small, options.quality, exif_orientation(out.bytes));
   if (!encoded.ok()) return encoded.status().with_context(printable(path));

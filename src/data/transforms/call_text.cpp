@@ -14,7 +14,7 @@ bool begins_word(char c) {
   return std::isalpha(static_cast<unsigned char>(c)) != 0 || c == '_';
 }
 bool in_word(char c) {
-  return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '.';
+  return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '.' || c == '-';  // nearest-exact
 }
 
 class Parser {
@@ -85,15 +85,28 @@ class Parser {
     return found;
   }
 
+  Status take_number(double& into) {
+    skip();
+    if (peek() == '+') ++at_;
+    const char* begin = text_.data() + at_;
+    const auto [end, error] = std::from_chars(begin, text_.data() + text_.size(), into);
+    if (error != std::errc()) return fail("a value");
+    at_ += static_cast<std::size_t>(end - begin);
+    return {};
+  }
+
+  // A number, or products and quotients as in "3/4".
   Result<TextValue> number() {
     TextValue found;
     found.kind = TextValue::Kind::kNumber;
-    if (peek() == '+') ++at_;
-    const char* begin = text_.data() + at_;
-    const auto [end, error] = std::from_chars(begin, text_.data() + text_.size(), found.number);
-    if (error != std::errc()) return fail("a value");
-    at_ += static_cast<std::size_t>(end - begin);
-    return found;
+    LOCKSTEP_RETURN_IF_ERROR(take_number(found.number));
+    for (;;) {
+      const bool divides = take('/');
+      if (!divides && !take('*')) return found;
+      double factor = 0;
+      LOCKSTEP_RETURN_IF_ERROR(take_number(factor));
+      found.number = divides ? found.number / factor : found.number * factor;
+    }
   }
 
   // The items up to `close`; those of a call may have names.

@@ -40,6 +40,7 @@ class Sequence {
     require(floats_ || !(normalizes || is_one_of<RandomErasing>(transform)), "ToTensor before it", "none");
     if (floats_) check_on_floats(transform, require);
     check_channels(transform, listed, require);
+    if (channels_ == 1) check_grey_fill(transform, place);
     floats_ |= converts;
     normalized_ |= normalizes;
     crops_ |= crops;

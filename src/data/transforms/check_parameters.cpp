@@ -92,10 +92,12 @@ class Checker {
   void operator()(const RandomVerticalFlip& t) { probability(t.p); }
   void operator()(const RandomRotation& t) {
     range("degrees", {t.degrees.low, t.degrees.high}, -kInfinity, kInfinity);
+    center(t.center);
     warp_filter(t.interpolation);
   }
   void operator()(const RandomAffine& t) {
     range("degrees", {t.degrees.low, t.degrees.high}, -kInfinity, kInfinity);
+    center(t.center);
     if (t.translate) {
       for (const double part : {t.translate->x, t.translate->y})
         require(part >= 0 && part <= 1, "translate from 0 to 1", part);
@@ -139,7 +141,7 @@ class Checker {
   void operator()(const RandomInvert& t) { probability(t.p); }
   void operator()(const RandomPosterize& t) {
     probability(t.p);
-    require(t.bits >= 0 && t.bits <= 8, "0 to 8 bits", t.bits);
+    require(t.bits >= 1 && t.bits <= 8, "1 to 8 bits", t.bits);
   }
   void operator()(const RandomSolarize& t) {
     probability(t.p);
@@ -178,7 +180,11 @@ class Checker {
     for (const std::vector<double>* list : {&t.mean, &t.std}) {
       require(list->size() == 1 || list->size() == 3, "1 or 3 numbers in mean and std", list->size());
     }
-    for (const double value : t.std) require(value > 0, "a positive std", value);
+    for (const double value : t.mean) require(std::isfinite(static_cast<float>(value)), "a finite mean", value);
+    // Samples are float32: a std that has not all its digits there cannot divide.
+    for (const double value : t.std)
+      require(value > 0 && std::isnormal(static_cast<float>(value)), "a positive std within the range of float32",
+              value);
   }
   void operator()(const RandomApply& t) {
     probability(t.p);
@@ -201,6 +207,7 @@ class Checker {
     range("scale", t.scale, 0.0, 1.0);
     range("ratio", t.ratio, std::numeric_limits<double>::min(), kInfinity);
     require(t.value.size() == 1 || t.value.size() == 3, "1 or 3 numbers in value", t.value.size());
+    for (const double value : t.value) require(std::isfinite(value), "a finite value", value);
   }
 
  private:
@@ -238,6 +245,9 @@ class Checker {
       range(what, {j.low, j.high}, low, high);
     }
   }
+  void center(const std::optional<Point>& c) const {
+    require(!c || (std::isfinite(c->x) && std::isfinite(c->y)), "a finite center", c ? c->x : 0.0);
+  }
   void warp_filter(Interpolation i) const {
     require(i == Interpolation::kNearest || i == Interpolation::kBilinear || i == Interpolation::kBicubic,
             "the interpolation kNearest, kBilinear or kBicubic", static_cast<int>(i));
@@ -257,6 +267,18 @@ void fail_transform(const std::string& place, std::string_view name, std::string
                     std::string_view found) {
   throw DataError(ErrorCode::kInvalidArgument,
                   fmt::format("{}, {}: expected {}, found {}", place, name, expected, found));
+}
+
+void check_grey_fill(const Transform& transform, const std::string& place) {
+  const auto check = [&](const auto& t) {
+    if constexpr (requires { t.fill.color; }) {
+      const auto [red, green, blue] = t.fill.color;
+      if (red == green && green == blue) return;
+      fail_transform(place, name_of(transform), "one number as the fill of pictures with one channel",
+                     fmt::format("({}, {}, {})", red, green, blue));
+    }
+  };
+  std::visit(check, transform);
 }
 
 void check_parameters(const Transform& transform, const std::string& place) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "data/transforms/check.h"
 #include "data/transforms/step.h"
 #include "lockstep/data/errors.h"
 
@@ -267,6 +268,7 @@ void check_growth(ImageSize before, ImageSize after) {
 }  // namespace
 
 void draw_steps(const Transform& transform, CounterRandom& random, SamplePlan& plan) {
+  if (plan.channels == 1) check_grey_fill(transform, "Compose");  // of the dataset; Compose checks those of Grayscale
   std::visit(Drawer(random, plan), transform);
 }
 

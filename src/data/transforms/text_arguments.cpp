@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cmath>
 #include <utility>
@@ -86,7 +87,11 @@ void read(const TextValue& value, AngleRange& into) {
   read_one_or_two<AngleRange, double>(value, into);
 }
 void read(const TextValue& value, Jitter& into) {
-  read_one_or_two<Jitter, double>(value, into);
+  if (is_none(value)) {
+    into = Jitter();
+  } else {
+    read_one_or_two<Jitter, double>(value, into);
+  }
 }
 void read(const TextValue& value, PerAxis& into) {
   read_one_or_two<PerAxis, double>(value, into);
@@ -107,6 +112,10 @@ void read(const TextValue& value, Padding& into) {
   if (list.size() == 4) into = Padding(list[0], list[1], list[2], list[3]);
 }
 void read(const TextValue& value, Fill& into) {
+  if (is_none(value)) {
+    into = Fill();
+    return;
+  }
   const auto list = list_of<int>(value, 1, 3);
   if (list.size() == 2) refuse("expected 1 or 3 numbers, found 2");
   for (std::size_t i = 0; i < 3; ++i) {
@@ -116,7 +125,12 @@ void read(const TextValue& value, Fill& into) {
   }
 }
 void read(const TextValue& value, std::vector<double>& into) {
-  into = list_of<double>(value, 0, 1000);
+  into = is_none(value) ? std::vector<double>() : list_of<double>(value, 0, 1000);
+}
+void read(const TextValue& value, ErasingValue& into) {
+  into.random = value.kind == Kind::kWord;
+  if (!into.random) return read(value, into.numbers);
+  if (value.word != "random") refuse(fmt::format("expected numbers or 'random', found '{}'", value.word));
 }
 
 template <typename Enum>
@@ -132,9 +146,24 @@ void read_word(const TextValue& value, Enum& into, const std::vector<std::pair<s
   }
   refuse(fmt::format("expected one of {}, found '{}'", fmt::join(known, ", "), found));
 }
+void read(const TextValue& value, NumberType& into) {
+  read_word<NumberType>(value, into,
+                        {{"float32", NumberType::kFloat}, {"float", NumberType::kFloat}, {"uint8", NumberType::kByte}});
+}
 void read(const TextValue& value, Interpolation& into) {
+  if (value.kind == Kind::kNumber) {  // as in PIL
+    int number = 0;
+    read(value, number);
+    constexpr std::array kOfPil{Interpolation::kNearest, Interpolation::kLanczos, Interpolation::kBilinear,
+                                Interpolation::kBicubic, Interpolation::kBox,     Interpolation::kHamming};
+    if (number < 0 || number > 5) refuse(fmt::format("expected one of PIL's numbers 0 to 5, found {}", number));
+    into = kOfPil.at(static_cast<std::size_t>(number));
+    return;
+  }
   read_word<Interpolation>(value, into,
                            {{"nearest", Interpolation::kNearest},
+                            {"nearest_exact", Interpolation::kNearest},  // the same for PIL's pictures
+                            {"nearest-exact", Interpolation::kNearest},
                             {"bilinear", Interpolation::kBilinear},
                             {"bicubic", Interpolation::kBicubic},
                             {"box", Interpolation::kBox},

@@ -17,6 +17,20 @@ namespace lockstep::data::text {
 [[noreturn]] void refuse(const std::string& text);
 bool is_none(const TextValue& value);
 
+// torch.dtype, of those that samples may have.
+enum class NumberType { kFloat, kByte };
+
+// RandomErasing's value: numbers, or 'random'.
+struct ErasingValue {
+  std::vector<double>& numbers;
+  bool& random;
+};
+
+// The transforms of a Compose, with those of a Compose in it in its place.
+struct TransformSequence {
+  std::vector<Transform> transforms;
+};
+
 void read(const TextValue& value, double& into);
 void read(const TextValue& value, int& into);
 void read(const TextValue& value, bool& into);
@@ -34,7 +48,10 @@ void read(const TextValue& value, Interpolation& into);
 void read(const TextValue& value, PaddingMode& into);
 void read(const TextValue& value, AutoAugmentPolicy& into);
 void read(const TextValue& value, std::variant<int, OutputSize>& into);
-void read(const TextValue& value, std::vector<Transform>& into);  // in parse.cpp
+void read(const TextValue& value, NumberType& into);
+void read(const TextValue& value, ErasingValue& into);
+void read(const TextValue& value, std::vector<Transform>& into);  // in parse.cpp, and the next one
+void read(const TextValue& value, TransformSequence& into);
 
 // None is for parameters that may be left out.
 template <typename T>

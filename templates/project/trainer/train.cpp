@@ -89,9 +89,9 @@ int main(int argc, char** argv) {
   Options options;
   lockstep::config::Schema schema;
   declare(options, schema);
-  const auto words = lockstep::config::configure(schema, argc, argv);
-  if (!words.ok()) std::fprintf(stderr, "train: %s\n", words.status().message().c_str());
-  if (!words.ok() || !words.value()) return words.ok() ? 0 : 2;
+  const auto configured = lockstep::config::configure(schema, argc, argv);
+  if (!configured.ok()) std::fprintf(stderr, "train: %s\n", configured.status().message().c_str());
+  if (!configured.ok() || !configured.value()) return configured.ok() ? 0 : 2;
   try {
     lockstep::load_cuda();  // the GPUs, where there are some; before anything asks LibTorch for them
     return train(options);

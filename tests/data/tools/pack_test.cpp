@@ -118,6 +118,23 @@ TEST_F(Pack, CorruptPicturesAreAnErrorOrLeftOut) {
   EXPECT_EQ(PackReader::open(file_).value().size(), 3);
 }
 
+// Their headers are whole, but not their pixels.
+TEST_F(Pack, LeavesOutPicturesWhosePixelsCannotBeDecoded) {
+  write_file(folder_ / "cat" / "cut.jpg", Bytes(large_.begin(), large_.begin() + 900));
+  write_file(folder_ / "cat" / "cut.png",
+             Bytes(png_.begin(), png_.begin() + static_cast<std::ptrdiff_t>(png_.size() / 2)));
+  for (const int shorter_side : {0, 50, 5000}) {
+    const Result<PackSummary> skipped =
+        pack_folder(folder_, file_, {.shorter_side = shorter_side, .skip_corrupt = true});
+    ASSERT_TRUE(skipped.ok()) << skipped.status().message();
+    EXPECT_EQ(skipped.value().pictures, 3);
+    EXPECT_EQ(skipped.value().left_out.size(), 2U);
+    EXPECT_EQ(skipped.value().resized, shorter_side == 50 ? 2 : 0);
+  }
+  EXPECT_EQ(packed({.skip_corrupt = true}).size(), 3);
+  EXPECT_EQ(copy(packed({.skip_corrupt = true}).bytes(0)), large_);
+}
+
 TEST_F(Pack, SaysWhatIsWrong) {
   EXPECT_EQ(PackReader::open(scratch_.path() / "nowhere").status().code(), ErrorCode::kNotFound);
   EXPECT_EQ(PackReader::open(scratch_.path()).status().code(), ErrorCode::kCorrupt);

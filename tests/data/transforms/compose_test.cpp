@@ -243,6 +243,13 @@ TEST(Compose, WrongTransformsAreNamed) {
   EXPECT_NE(message({Grayscale{}, ToTensor{}, RandomErasing{.value = {1, 2, 3}}}).find("RandomErasing"),
             std::string::npos);
   EXPECT_EQ(message({Grayscale{3}, ToTensor{}, kNormalize}), "");
+  EXPECT_TRUE(Compose({}).transforms().empty());
+  EXPECT_EQ(Compose({}, Precision::kExact).precision(), Precision::kExact);
+  // A picture may have one channel by itself.
+  const Compose coloured({Pad{2, Fill(1, 2, 3)}, Grayscale{3}});
+  EXPECT_EQ(Compose::shape_of(coloured.draw({8, 8}, {})).width, 12);
+  EXPECT_THROW(coloured.draw({8, 8}, {}, 1), DataError);
+  EXPECT_NO_THROW(Compose({Pad{2, 7}}).draw({8, 8}, {}, 1));
   EXPECT_EQ(message(reference_transforms()), "");
 }
 

@@ -39,9 +39,36 @@ TEST(ParseTransforms, ReadsPythonsNotation) {
   EXPECT_EQ(one<RandomCrop>("RandomCrop(32, padding=4, padding_mode='reflect')").padding->bottom, 4);
   EXPECT_EQ(one<Normalize>("Normalize(mean=[0.5], std=[0.25])").std, std::vector<double>{0.25});
   EXPECT_EQ(one<AutoAugment>("AutoAugment(AutoAugmentPolicy.CIFAR10)").policy, AutoAugmentPolicy::kCifar10);
+  EXPECT_EQ(one<Resize>("Resize(8, InterpolationMode.NEAREST_EXACT, antialias=True)").interpolation,
+            Interpolation::kNearest);
+  EXPECT_EQ(one<Resize>("Resize(8, 1)").interpolation, Interpolation::kLanczos);  // PIL's number
+  EXPECT_DOUBLE_EQ(one<RandomResizedCrop>("RandomResizedCrop(8, ratio=(3/4, 2 * 2 / 3.))").ratio.high, 4.0 / 3.0);
+  EXPECT_TRUE(one<RandomErasing>("RandomErasing(1, (0.1, 0.2), (1, 2), value='random')").random);
+  const auto erasing = one<RandomErasing>("RandomErasing(1, (0.1, 0.2), (1, 2), (1, 2, 3), True)");
+  EXPECT_FALSE(erasing.random);
+  EXPECT_EQ(erasing.value, (std::vector<double>{1, 2, 3}));
+  EXPECT_EQ(one<RandomRotation>("RandomRotation(15, fill=None)").fill, Fill());
+  EXPECT_EQ(*one<ColorJitter>("ColorJitter(brightness=None)").brightness.amount, 0.0);
+  one<ConvertImageDtype>("ConvertImageDtype(torch.float)");
+  one<ConvertImageDtype>("v2.ToDtype(torch.float32, scale=True)");
+  one<PILToTensor>("v2.ToDtype(torch.uint8)");
+  one<PILToTensor>("v2.ToImage()");
   const auto apply = one<RandomApply>("RandomApply([ColorJitter(0.1), RandomChoice([RandomInvert()])], p=0.3)");
   ASSERT_EQ(apply.transforms.size(), 2U);
   EXPECT_EQ(std::get<RandomChoice>(apply.transforms[1]).transforms.size(), 1U);
+}
+
+TEST(ParseTransforms, AComposeIsItsTransformsOrOneTransformOfAList) {
+  auto flat = parse_transforms(
+      {"Resize(9)",
+       "transforms.Compose([CenterCrop(8), Compose([ToTensor()]), RandomChoice([Compose([Pad(1), Pad(2)])])])"});
+  ASSERT_TRUE(flat.ok()) << flat.status().message();
+  ASSERT_EQ(flat->size(), 4U);
+  EXPECT_TRUE(std::holds_alternative<ToTensor>(flat->at(2)));
+  const auto& choice = std::get<RandomChoice>(flat->at(3)).transforms;
+  ASSERT_EQ(choice.size(), 1U);
+  EXPECT_EQ(std::get<RandomApply>(choice[0]).p, 1.0);
+  EXPECT_EQ(std::get<RandomApply>(choice[0]).transforms.size(), 2U);
 }
 
 // A new transform needs a line here, a name in check_parameters.cpp at its place in the variant, and a maker in
@@ -122,6 +149,12 @@ TEST(ParseTransforms, SaysWhatIsWrong) {
            {"(1)", {"the name of a transform"}},
            {"Resize('a)", {"closing quote"}},
            {"RandomApply(ToTensor)", {"list of transforms"}},
+           {"Compose(ToTensor)", {"Compose: parameter 'transforms': expected a list of transforms"}},
+           {"RandomErasing(value='noise')", {"'random'", "'noise'"}},
+           {"ConvertImageDtype(torch.float16)", {"float32", "float16"}},
+           {"ToDtype(torch.float32)", {"scale=True"}},
+           {"Resize(2, 6)", {"PIL's numbers 0 to 5, found 6"}},
+           {"Resize(3//4)", {"expected a value"}},
            {std::string(50, '['), {"the name of a transform"}},
            {"Resize(" + std::string(5000, '['), {"at most"}}}) {
     const auto transforms = parse_transforms({"ToTensor", text});

@@ -89,8 +89,8 @@ struct PackOptions {
   int shorter_side = 0;
   int quality = 90;  // 1 to 100
   int threads = 0;   // 0: one for each core of this process
-  // Leaves out pictures that cannot be decoded; otherwise they are an error. Without shorter_side only the header of a
-  // picture is checked.
+  // Decodes all pictures and leaves out those that cannot be decoded. Otherwise they are an error, and without
+  // shorter_side only the header of a picture is looked at.
   bool skip_corrupt = false;
 };
 

@@ -53,6 +53,9 @@ class Compose {
   // Throws DataError (kInvalidArgument) that names the wrong transform and its fault: a size below 1, a range whose low
   // end is above its high end, Normalize without ToTensor, and so on.
   explicit Compose(std::vector<Transform> transforms = {}, Precision precision = Precision::kFast);
+  // Compose({}): without this constructor it could as well be a copy of Compose().
+  enum class NoTransforms {};
+  explicit Compose(NoTransforms /*none*/) : Compose() {}
   ~Compose();
   Compose(const Compose&);
   Compose& operator=(const Compose&);

@@ -159,7 +159,7 @@ struct RandomInvert {
   double p = 0.5;
 };
 
-// Keeps the upper `bits` of each value, 0 to 8.
+// Keeps the upper `bits` of each value, 1 to 8.
 struct RandomPosterize {
   int bits;
   double p = 0.5;
