@@ -133,6 +133,7 @@ void run(const Options& options) {
   DataLoader test_loader(Mnist(options.data, /*train=*/false), {.batch_size = 1000, .exact = true});
   std::unique_ptr<CheckpointManager> checkpoints;
   if (!options.checkpoint_dir.empty()) checkpoints = std::make_unique<CheckpointManager>(options.checkpoint_dir);
+  if (checkpoints && group.rank() == 0) checkpoints->take_folder();  // says now whether it can be written to
   const auto saved = options.resume ? checkpoints->load_latest() : std::nullopt;
 
   torch::manual_seed(options.seed);

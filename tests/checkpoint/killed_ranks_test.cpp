@@ -26,7 +26,7 @@ namespace {
 constexpr const char* kFolder = "LOCKSTEP_TEST_WRITER_FOLDER";
 constexpr const char* kAsynchronous = "LOCKSTEP_TEST_WRITER_ASYNCHRONOUS";
 constexpr const char* kStore = "LOCKSTEP_TEST_WRITER_STORE";
-constexpr int kWorld = 3;
+constexpr int kKilledWorld = 3;
 constexpr std::int64_t kElements = 200'000;
 constexpr const char* kCompleted = "completed";
 
@@ -81,13 +81,15 @@ class Ranks {
  public:
   Ranks(const std::filesystem::path& folder, int round) {
     const std::filesystem::path store = folder / ("store" + std::to_string(round));
-    for (int rank = 0; rank < kWorld; ++rank) {
+    for (int rank = 0; rank < kKilledWorld; ++rank) {
       test::Process::Settings settings;
-      settings.environment = {
-          std::string(kFolder) + "=" + folder.native(), std::string(kAsynchronous) + "=" + std::to_string(round % 2),
-          std::string(kStore) + "=" + store.native(),   "RANK=" + std::to_string(rank),
-          "WORLD_SIZE=" + std::to_string(kWorld),       "LOCAL_RANK=" + std::to_string(rank),
-          "LOCAL_WORLD_SIZE=" + std::to_string(kWorld)};
+      settings.environment = {std::string(kFolder) + "=" + folder.native(),
+                              std::string(kAsynchronous) + "=" + std::to_string(round % 2),
+                              std::string(kStore) + "=" + store.native(),
+                              "RANK=" + std::to_string(rank),
+                              "WORLD_SIZE=" + std::to_string(kKilledWorld),
+                              "LOCAL_RANK=" + std::to_string(rank),
+                              "LOCAL_WORLD_SIZE=" + std::to_string(kKilledWorld)};
       processes_.push_back(std::make_unique<test::Process>(
           std::vector<std::string>{"/proc/self/exe", "--gtest_filter=KilledRankProcess.*", "--gtest_brief=1"},
           settings));
@@ -97,10 +99,10 @@ class Ranks {
   bool all_run() const {
     return std::none_of(processes_.begin(), processes_.end(), [](const auto& process) { return process->ended(); });
   }
-  // `victim` of kWorld: all at once, as when the machine fails.
+  // `victim` of kKilledWorld: all at once, as when the machine fails.
   void kill(int victim) {
-    for (int rank = 0; rank < kWorld; ++rank) {
-      if (victim == rank || victim == kWorld) ::kill(processes_[static_cast<std::size_t>(rank)]->pid(), SIGKILL);
+    for (int rank = 0; rank < kKilledWorld; ++rank) {
+      if (victim == rank || victim == kKilledWorld) ::kill(processes_[static_cast<std::size_t>(rank)]->pid(), SIGKILL);
     }
   }
   // The others notice the death, and end.
@@ -143,7 +145,7 @@ TEST(KilledRanksFault, TheNewestCheckpointIsNeverOlderThanTheLastCompletedSave) 
     ASSERT_TRUE(test::wait_for([&] { return last_completed(folder.path()) > old || !ranks.all_run(); },
                                std::chrono::seconds(90)));
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 20'000));
-    ranks.kill(static_cast<int>(random() % (kWorld + 1)));
+    ranks.kill(static_cast<int>(random() % (kKilledWorld + 1)));
     ranks.finish();
     const std::int64_t completed = last_completed(folder.path());
     testing::internal::CaptureStderr();

@@ -32,7 +32,7 @@ class Slowing : public optim::LRScheduler {
   }
 };
 
-struct Parts {
+struct ScheduledParts {
   std::vector<torch::Tensor> parameters{torch::ones({2}, torch::requires_grad()),
                                         torch::ones({3}, torch::requires_grad())};
   optim::SGD optimizer{{optim::OptimizerParamGroup({parameters[0]}), optim::OptimizerParamGroup({parameters[1]})},
@@ -61,7 +61,7 @@ void expect_same_rates_when_resumed(Make make, Step step) {
   constexpr int kSteps = 10;
   for (int stop = 0; stop < kSteps; ++stop) {
     const test::ScratchFolder folder;
-    Parts whole;
+    ScheduledParts whole;
     auto scheduler = make(whole.optimizer);
     for (int i = 0; i < stop; ++i) step(scheduler, i);
     Checkpoint saved;
@@ -69,7 +69,7 @@ void expect_same_rates_when_resumed(Make make, Step step) {
     saved.add_scheduler(scheduler);
     saved.save(folder.path() / "state");
 
-    Parts resumed;
+    ScheduledParts resumed;
     auto other = make(resumed.optimizer);
     for (int i = 0; i < 3; ++i) step(other, 5 - i);  // restoring must replace this state
     const Checkpoint loaded = Checkpoint::load(folder.path() / "state");
@@ -159,7 +159,7 @@ TEST(SchedulerCheckpoints, HoldThoseWithAStateDict) {
   EXPECT_EQ(scheduler.count, 5);
   scheduler.load_state_dict(loaded.get_value("own"));
   EXPECT_EQ(scheduler.count, 6);
-  Parts parts;
+  ScheduledParts parts;
   optim::StepLR other(parts.optimizer, 3);
   EXPECT_NE(error_of_restoring(loaded, other).find("Counting"), std::string::npos);
 }
@@ -177,14 +177,17 @@ TEST(SchedulerCheckpoints, DictsWhoseTablesTogetherTakeAllMemoryAreRefused) {
   }
   std::string dicts;
   for (int i = 0; i < 20; ++i) dicts += (i == 0 ? "" : ",") + ("{\"dict\":[" + pairs + "]}");
-  Checkpoint state;
-  state.set("many", "[" + dicts + "]");
+  const test::ScratchFolder folder;
+  TensorFile file;
+  file.metadata = {{"value.many", "[" + dicts + "]"}, {"type.many", "value"}};
+  write_tensor_file(folder.path() / "state", file);
+  const Checkpoint state = Checkpoint::load(folder.path() / "state");
   test::expect_error<CheckpointError>(ErrorCode::kCorrupt, {"value \"many\"", "keys of its dicts"},
                                       [&] { state.get_value("many"); });
 }
 
 TEST(SchedulerDicts, OfOtherSchedulersAreRefused) {
-  Parts parts;
+  ScheduledParts parts;
   optim::StepLR step(parts.optimizer, 3, 0.5);
   const auto expect_refusal = [&](ErrorCode code, const std::string& part, const c10::IValue& state) {
     test::expect_error<CheckpointError>(code, {part}, [&] { load_state_dict(step, state); });
@@ -200,7 +203,7 @@ TEST(SchedulerDicts, OfOtherSchedulersAreRefused) {
 }
 
 TEST(SchedulerCheckpoints, AnotherSchedulerIsNamed) {
-  Parts parts;
+  ScheduledParts parts;
   optim::StepLR step(parts.optimizer, 3);
   Plateau plateau(parts.optimizer);
   Checkpoint state;
@@ -214,7 +217,7 @@ TEST(SchedulerCheckpoints, AnotherSchedulerIsNamed) {
 
 TEST(SchedulerCheckpoints, AMetricThatIsNoNumberIsRefused) {
   const test::ScratchFolder folder;
-  Parts parts;
+  ScheduledParts parts;
   Plateau plateau(parts.optimizer);
   Checkpoint state;
   state.add_scheduler(plateau);
