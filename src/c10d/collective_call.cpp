@@ -58,8 +58,7 @@ void CollectiveCall::refuse(const std::exception& error, std::size_t count) {
   const std::string reason = reason_to_refuse(error);
   for (std::size_t i = 0; i < count; ++i) {
     // A broken group need not be told.
-    Result<comm::Operation> refusal =
-        communicator_->start(comm::Refusal{reason, static_cast<int>(count)}, nullptr, deadline_);
+    Result<comm::Operation> refusal = communicator_->start(comm::Refusal{reason, static_cast<int>(count)});
     if (!refusal.ok()) return;
     group_->keep_refusal(std::move(refusal).value());
   }

@@ -96,7 +96,7 @@ class CollectiveCall : public CallChecks {
   template <typename Operation>
   Status begin(const Operation& operation) {
     if (options_.blocking == Blocking::kYes) return communicator_->run(operation, deadline_);
-    LOCKSTEP_ASSIGN_OR_RETURN(comm::Operation started, communicator_->start(operation, kept_, deadline_));
+    LOCKSTEP_ASSIGN_OR_RETURN(comm::Operation started, communicator_->start(operation, kept_));
     operations_.push_back(std::move(started));
     return {};
   }

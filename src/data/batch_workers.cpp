@@ -8,6 +8,7 @@
 
 #include "base/thread.h"
 #include "exception_text.h"
+#include "lockstep/base/deadline.h"
 #include "lockstep/base/log.h"
 #include "lockstep/data/errors.h"
 
@@ -77,7 +78,7 @@ void BatchWorkers::start(std::shared_ptr<const EpochPlan> plan) {
 
 MadeBatch BatchWorkers::next() {
   check_process();
-  const Clock::time_point deadline = Clock::now() + options_.timeout;
+  const Clock::time_point deadline = Deadline::after(options_.timeout).when();
   MutexLock lock(mutex_);
   for (;;) {
     if (all_ended()) return {};

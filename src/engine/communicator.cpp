@@ -213,13 +213,10 @@ Status Communicator::run_transfer(const Args& args, Deadline deadline) {
   return tell_other_groups(*group_, group_->run(std::move(transfer), deadline));
 }
 
-Result<Operation> Communicator::start_request(const RequestView& request, KeepAlive keep,
-                                              std::optional<Deadline> admission) {
+Result<Operation> Communicator::start_request(const RequestView& request, KeepAlive keep) {
   LOCKSTEP_RETURN_IF_ERROR(check_process());
   LOCKSTEP_RETURN_IF_ERROR(validate(request, rank(), group_size()));
-  const Deadline until = admission.value_or(Deadline::after(group_->timeout()));
-  LOCKSTEP_ASSIGN_OR_RETURN(auto state,
-                            tell_other_groups(*group_, group_->start(request.copy(), std::move(keep), until)));
+  LOCKSTEP_ASSIGN_OR_RETURN(auto state, tell_other_groups(*group_, group_->start(request.copy(), std::move(keep))));
   return Operation(std::move(state));
 }
 
@@ -267,42 +264,42 @@ Status Communicator::run(const Receive& args, Deadline deadline) {
   return run_transfer(args, deadline);
 }
 
-Result<Operation> Communicator::start(const AllReduce& args, KeepAlive keep, std::optional<Deadline> admission) {
-  return start_request(view_of(args, rank()), std::move(keep), admission);
+Result<Operation> Communicator::start(const AllReduce& args, KeepAlive keep) {
+  return start_request(view_of(args, rank()), std::move(keep));
 }
-Result<Operation> Communicator::start(const Reduce& args, KeepAlive keep, std::optional<Deadline> admission) {
-  return start_request(view_of(args, rank()), std::move(keep), admission);
+Result<Operation> Communicator::start(const Reduce& args, KeepAlive keep) {
+  return start_request(view_of(args, rank()), std::move(keep));
 }
-Result<Operation> Communicator::start(const Broadcast& args, KeepAlive keep, std::optional<Deadline> admission) {
-  return start_request(view_of(args, rank()), std::move(keep), admission);
+Result<Operation> Communicator::start(const Broadcast& args, KeepAlive keep) {
+  return start_request(view_of(args, rank()), std::move(keep));
 }
-Result<Operation> Communicator::start(const AllGather& args, KeepAlive keep, std::optional<Deadline> admission) {
-  return start_request(view_of(args, rank()), std::move(keep), admission);
+Result<Operation> Communicator::start(const AllGather& args, KeepAlive keep) {
+  return start_request(view_of(args, rank()), std::move(keep));
 }
-Result<Operation> Communicator::start(const Gather& args, KeepAlive keep, std::optional<Deadline> admission) {
-  return start_request(view_of(args, rank()), std::move(keep), admission);
+Result<Operation> Communicator::start(const Gather& args, KeepAlive keep) {
+  return start_request(view_of(args, rank()), std::move(keep));
 }
-Result<Operation> Communicator::start(const Scatter& args, KeepAlive keep, std::optional<Deadline> admission) {
-  return start_request(view_of(args, rank()), std::move(keep), admission);
+Result<Operation> Communicator::start(const Scatter& args, KeepAlive keep) {
+  return start_request(view_of(args, rank()), std::move(keep));
 }
-Result<Operation> Communicator::start(const ReduceScatter& args, KeepAlive keep, std::optional<Deadline> admission) {
-  return start_request(view_of(args, rank()), std::move(keep), admission);
+Result<Operation> Communicator::start(const ReduceScatter& args, KeepAlive keep) {
+  return start_request(view_of(args, rank()), std::move(keep));
 }
-Result<Operation> Communicator::start(const AllToAll& args, KeepAlive keep, std::optional<Deadline> admission) {
-  return start_request(view_of(args, rank()), std::move(keep), admission);
+Result<Operation> Communicator::start(const AllToAll& args, KeepAlive keep) {
+  return start_request(view_of(args, rank()), std::move(keep));
 }
-Result<Operation> Communicator::start(const Barrier& args, KeepAlive keep, std::optional<Deadline> admission) {
-  return start_request(view_of(args, rank()), std::move(keep), admission);
-}
-
-Result<Operation> Communicator::start(const Refusal& args, KeepAlive keep, std::optional<Deadline> admission) {
-  return start_request(view_of(args, rank()), std::move(keep), admission);
+Result<Operation> Communicator::start(const Barrier& args, KeepAlive keep) {
+  return start_request(view_of(args, rank()), std::move(keep));
 }
 
-Result<Operation> Communicator::start(const Send& args, KeepAlive keep, std::optional<Deadline> /*admission*/) {
+Result<Operation> Communicator::start(const Refusal& args, KeepAlive keep) {
+  return start_request(view_of(args, rank()), std::move(keep));
+}
+
+Result<Operation> Communicator::start(const Send& args, KeepAlive keep) {
   return start_transfer(args, std::move(keep));
 }
-Result<Operation> Communicator::start(const Receive& args, KeepAlive keep, std::optional<Deadline> /*admission*/) {
+Result<Operation> Communicator::start(const Receive& args, KeepAlive keep) {
   return start_transfer(args, std::move(keep));
 }
 

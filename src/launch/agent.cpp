@@ -83,7 +83,7 @@ Result<std::unique_ptr<LogFiles>> start_logs(JobOptions& options, const JobSpec&
   if (temporary) {
     const std::function<Result<std::string>()> make = [folder] { return make_temporary_log_dir(folder); };
     LOCKSTEP_ASSIGN_OR_RETURN(options.log_dir, logs->call(make, signals.fd(), Deadline::never()));
-    consoles.err().say(fmt::format("lockstep: log files are in {}/{}", options.log_dir, job.run_id));
+    consoles.err().say("lockstep: log files are in " + log_folder_of(options.log_dir, job.run_id));
   }
   return logs;
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "launch/error_file.h"
+#include "launch/log_folder.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/log.h"
 
@@ -31,7 +32,7 @@ void write_error_report(const JobOptions& options, const std::string& run_id, co
   if (!end.failure && end.reason.empty()) return;
   std::vector<std::string> paths;
   if (const auto reply = Environment::of_process().get("TORCHELASTIC_ERROR_FILE")) paths.push_back(*reply);
-  if (!options.log_dir.empty()) paths.push_back(fmt::format("{}/{}/error.json", options.log_dir, run_id));
+  if (!options.log_dir.empty()) paths.push_back(log_folder_of(options.log_dir, run_id) + "/error.json");
   if (paths.empty()) return;
   const std::string report = error_report(end.failure ? &*end.failure : nullptr, end.reason, end.code);
   for (const std::string& path : paths) {

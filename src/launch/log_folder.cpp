@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
@@ -36,9 +37,18 @@ Result<Fd> open_log_file(const std::string& path) {
   return file;
 }
 
+std::string log_folder_of(const std::string& log_dir, const std::string& run_id) {
+  std::string name = run_id;
+  for (std::size_t i = 0; i < name.size(); ++i) {
+    const bool plain = std::isalnum(static_cast<unsigned char>(name[i])) != 0 || name[i] == '-' || name[i] == '_';
+    if (!plain && (name[i] != '.' || i == 0)) name[i] = '_';
+  }
+  return fmt::format("{}/{}", log_dir, name);
+}
+
 Result<std::string> make_log_path(const std::string& log_dir, const std::string& run_id, int attempt, int rank,
                                   const char* stream) {
-  const std::string folder = fmt::format("{}/{}/attempt_{}/{}", log_dir, run_id, attempt, rank);
+  const std::string folder = fmt::format("{}/attempt_{}/{}", log_folder_of(log_dir, run_id), attempt, rank);
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) return unwritable(folder, error.value());

@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "launch/cores.h"
+#include "launch/log_folder.h"
 #include "launch/program.h"
 #include "launch/standby/program_note.h"
 #include "launch/worker_environment.h"
@@ -82,9 +83,9 @@ std::string describe_standby(const JobOptions& options, const Environment& envir
 
 std::string describe_output(const JobOptions& options) {
   if (!options.tee.any() && !options.redirects.any()) return "  log files: none\n";
-  return fmt::format("  log files: {}/{}/attempt_N/RANK/\n",
-                     options.log_dir.empty() ? "a new folder in $TMPDIR" : options.log_dir,
-                     options.run_id.empty() ? "(the run id)" : options.run_id);
+  const std::string folder = options.log_dir.empty() ? "a new folder in $TMPDIR" : options.log_dir;
+  return fmt::format("  log files: {}/attempt_N/RANK/\n",
+                     options.run_id.empty() ? folder + "/(the run id)" : log_folder_of(folder, options.run_id));
 }
 
 }  // namespace

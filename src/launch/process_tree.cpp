@@ -206,10 +206,11 @@ Result<ProcessTree> ProcessTree::start(std::span<const Command> commands, int in
   return Status(started.code(), started.message() + "; " + ended.message());
 }
 
-Status ProcessTree::await_started(std::span<const Command> commands, int interrupt_fd) {
+Status ProcessTree::await_started(std::span<const Command> commands, int interrupt_fd, Deadline deadline) {
   for (std::size_t i = 0; i < commands.size();) {
     std::array<pollfd, 2> waited{{{socket_.get(), POLLIN, 0}, {interrupt_fd, POLLIN, 0}}};
-    LOCKSTEP_RETURN_IF_ERROR(poll_until(waited, Deadline::never()).status());
+    LOCKSTEP_ASSIGN_OR_RETURN(const bool ready, poll_until(waited, deadline));
+    if (!ready) return {ErrorCode::kTimeout, fmt::format("only {} of {} were started in time", i, commands.size())};
     if (waited[1].revents != 0) return {ErrorCode::kAborted, "asked to end before all workers were started"};
     supervisor::Event event{};
     const ssize_t size = recv(socket_.get(), &event, sizeof event, MSG_DONTWAIT);
@@ -227,6 +228,10 @@ Status ProcessTree::await_started(std::span<const Command> commands, int interru
     ++i;
   }
   return {};
+}
+
+void ProcessTree::wake_supervisor() const {
+  if (supervisor_ > 0) kill(supervisor_, SIGCONT);
 }
 
 void ProcessTree::restart_clocks() {

@@ -58,8 +58,11 @@ class ProcessTree {
   // The halves of start(): begin() does not wait for the programs. Before await_started(), with the same commands, has
   // succeeded, only end() may be called.
   static Result<ProcessTree> begin(std::span<const Command> commands);
-  Status await_started(std::span<const Command> commands, int interrupt_fd = -1);
+  // kTimeout: not all have been started by then.
+  Status await_started(std::span<const Command> commands, int interrupt_fd = -1, Deadline deadline = Deadline::never());
 
+  // Somebody may have stopped the supervisor.
+  void wake_supervisor() const;
   // The workers' run times count from now.
   void restart_clocks();
 

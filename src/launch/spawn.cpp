@@ -184,7 +184,7 @@ class Join {
     return std::nullopt;
   }
 
-  Status timed_out(std::chrono::nanoseconds timeout) const {
+  Status timed_out(std::chrono::milliseconds timeout) const {
     std::vector<std::size_t> running;
     for (std::size_t rank = 0; rank < exited_.size(); ++rank) {
       if (!exited_[rank]) running.push_back(rank);

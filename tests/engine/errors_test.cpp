@@ -165,15 +165,16 @@ TEST(ErrorsMulti, TimeoutNamesWhoNeverCalledAndWhatItDidLast) {
   });
 }
 
-TEST(ErrorsMulti, StartWaitsForItsTurnUntilItsOwnDeadline) {
+TEST(ErrorsMulti, ACallWaitsForItsTurnUntilItsOwnDeadline) {
   test::run_threads(2, [](Communicator& group) {
     if (group.rank() == 1) {
       while (group.health().ok()) std::this_thread::yield();
       return;
     }
-    for (int i = 0; i < Communicator::kMaxPending; ++i) ASSERT_TRUE(group.start(Barrier{}).ok());
-    expect_says(group.start(Barrier{}, nullptr, Deadline::after(100ms)).status(), ErrorCode::kTimeout,
-                "rank 0 timed out with 32 operations under way");
+    for (int i = 0; i <= Communicator::kMaxPending; ++i) ASSERT_TRUE(group.start(Barrier{}).ok());
+    const Status status = group.run(Barrier{}, Deadline::after(100ms));
+    expect_says(status, ErrorCode::kTimeout, "rank 0 timed out with more than 32 operations under way");
+    expect_says(status, ErrorCode::kTimeout, "1 (no call yet) never called the oldest");
   });
 }
 

@@ -47,6 +47,22 @@ struct Program {
     for (comm::Operation& operation : operations) expect_ok(operation.wait(soon()));
   }
 
+  // The receiver asks for all of them in the opposite order.
+  void many_messages_in_the_opposite_order() const {
+    constexpr int kMany = 2000;
+    std::vector<int> values(kMany, -1);
+    std::vector<comm::Operation> operations;
+    for (int i = 0; i < kMany; ++i) {
+      if (sends()) values[i] = i;
+      int* const value = &values[receives() ? kMany - 1 - i : i];
+      const int tag = 100 + (receives() ? kMany - 1 - i : i);
+      if (sends()) operations.push_back(first.start(comm::Send{{value, sizeof(int)}, receiver, tag}).value());
+      if (receives()) operations.push_back(first.start(comm::Receive{{value, sizeof(int)}, sender, tag}).value());
+    }
+    for (comm::Operation& operation : operations) expect_ok(operation.wait(soon()));
+    for (int i = 0; (sends() || receives()) && i < kMany; ++i) ASSERT_EQ(values[i], i);
+  }
+
   // All of them are sent before the receiver asks for one.
   void messages_that_nobody_has_asked_for(comm::Communicator& meeting_place) const {
     for (int i = 0; sends() && i < kMessages; ++i)
@@ -95,8 +111,30 @@ struct Program {
     EXPECT_EQ(std::count(values.begin(), values.end(), static_cast<float>(first.group_size())), 300'000);
   }
 
+  // More of them than other ranks see at once, in either group, and the groups in another order on each rank.
+  void many_collectives_in_any_order() const {
+    constexpr int kMany = 3 * comm::Communicator::kMaxPending;
+    std::vector<float> values(2 * kMany, 1.0F);
+    std::vector<comm::Operation> operations;
+    for (const int half : {0, 1}) {
+      const bool in_first = (half == 0) == (first.rank() % 2 == 0);
+      for (int i = 0; i < kMany; ++i) {
+        float* const value = &values[i + (in_first ? 0 : kMany)];
+        operations.push_back((in_first ? first : second).start(comm::AllReduce{value, value, 1}).value());
+        EXPECT_EQ(operations.back().sequence(), (in_first ? first : second).sequence());
+      }
+    }
+    float last = 1.0F;
+    expect_ok(first.run(comm::AllReduce{&last, &last, 1}, soon()));
+    for (comm::Operation& operation : operations) expect_ok(operation.wait(soon()));
+    EXPECT_EQ(std::count(values.begin(), values.end(), static_cast<float>(first.group_size())), 2 * kMany);
+    EXPECT_EQ(last, static_cast<float>(first.group_size()));
+  }
+
   void run_all() const {
+    many_collectives_in_any_order();
     more_sends_than_there_is_room_for();
+    many_messages_in_the_opposite_order();
     messages_that_nobody_has_asked_for(first);
     messages_that_nobody_has_asked_for(second);
     a_receive_of_shared_memory();

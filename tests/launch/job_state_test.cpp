@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -383,6 +384,32 @@ TEST(NodeEvents, WhatIsNoEventIsRefused) {
                            "{\"kind\":0,\"node\":\"a\"}", "{\"kind\":0,\"node\":\"a\",\"info\":{\"workers\":\"x\"}}"}) {
     EXPECT_EQ(decode_event(text).status().code(), ErrorCode::kCorrupt) << text;
   }
+}
+
+TEST(NodeEvents, NumbersThatNoLauncherSendsAreRefused) {
+  const auto join = [](const NodeInfo& info) { return Event{.kind = EventKind::kJoin, .node = "a", .info = info}; };
+  const auto event = [](EventKind kind, int number) { return Event{.kind = kind, .node = "a", .number = number}; };
+  EXPECT_TRUE(decode_event(encode(join({.id = "a"}))).ok());
+  Event failed = event(EventKind::kFailed, 0);
+  failed.failure.local_rank = -1;
+  for (const Event& wrong :
+       {join({.id = "a", .workers = -5}), join({.id = "a", .workers = 2'000'000'000}),
+        join({.id = "a", .node_rank = -2}), join({.id = "a", .min_nodes = 3, .max_nodes = 2}),
+        join({.id = "a", .grace_ms = std::numeric_limits<long>::max()}), event(EventKind::kSignal, 65),
+        event(EventKind::kLeave, 1000), event(EventKind::kDone, -1), failed}) {
+    EXPECT_EQ(decode_event(encode(wrong)).status().code(), ErrorCode::kCorrupt) << encode(wrong);
+  }
+}
+
+TEST(NodeEvents, TextsMoveNoTerminalsCursor) {
+  Event event{.kind = EventKind::kFailed, .node = "a"};
+  event.failure.host = "\x1b[2J";
+  event.failure.call_stack = "first\n\tsecond \x9b";
+  event.failure.stderr_tail = {"\rforged"};
+  const Failure read = decode_event(encode(event)).value().failure;
+  EXPECT_EQ(read.host, "\\x1b[2J");
+  EXPECT_EQ(read.call_stack.substr(0, 14), "first\n\tsecond ");
+  EXPECT_EQ(read.stderr_tail.front(), "\\x0dforged");
 }
 
 TEST(NodeEvents, OutputMayBeAnyBytes) {

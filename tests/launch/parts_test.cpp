@@ -108,6 +108,13 @@ TEST(Program, KnowsItsOwnFile) {
   EXPECT_TRUE(own_program().value().ends_with("/launch_tests")) << own_program().value();
 }
 
+TEST(LogFolder, IsWithinTheUsersWhateverTheRunId) {
+  EXPECT_EQ(log_folder_of("logs", "Job-1.b_2"), "logs/Job-1.b_2");
+  EXPECT_EQ(log_folder_of("logs", "../../../x"), "logs/_._.._.._x");
+  EXPECT_EQ(log_folder_of("logs", ".."), "logs/_.");
+  EXPECT_EQ(log_folder_of("logs", "/etc\n\x1b"), "logs/_etc__");
+}
+
 TEST(LogFolder, WhatIsNoFileIsNamedAndNotWaitedFor) {
   const test::ScratchFolder folder;
   const std::string fifo = folder.path("stdout.log");

@@ -28,7 +28,7 @@ namespace {
 using namespace std::chrono_literals;
 
 // Calls spawn as run_processes does, for tests that check the Status.
-Status spawn_here(int nprocs, int call, const std::function<void(int)>& fn, std::chrono::nanoseconds timeout = 30s,
+Status spawn_here(int nprocs, int call, const std::function<void(int)>& fn, std::chrono::milliseconds timeout = 30s,
                   std::chrono::milliseconds grace = 200ms) {
   const testing::TestInfo* test = testing::UnitTest::GetInstance()->current_test_info();
   SpawnOptions options;

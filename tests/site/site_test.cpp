@@ -11,12 +11,14 @@
 #include <vector>
 
 #include "launch/cores.h"
+#include "lockstep/base/fd.h"
 #include "site/devices.h"
 #include "site/jobs.h"
 #include "site/leases.h"
 #include "site/processes.h"
 #include "site/topology.h"
 #include "support/forked.h"
+#include "support/other_user.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::site {
@@ -49,13 +51,43 @@ TEST(Leases, AHoldersDeathEndsIt) {
   EXPECT_TRUE(leases.try_take("gpu").value().has_value());
 }
 
+// Who takes our folder's name does not keep us from our leases, and can neither lock nor remove them.
+TEST(Leases, OtherUsersCanOnlyLook) {
+  const ScratchFolder folder;
+  ASSERT_EQ(chmod(folder.path().c_str(), 01777), 0);
+  const LeaseFolder leases(folder.path());
+  const std::string name = folder.path("lockstep-leases-" + std::to_string(geteuid()));
+  test::OtherUser squatter([&] { return std::string(mkdir(name.c_str(), 0777) == 0 ? "made" : "not made"); });
+  EXPECT_EQ(squatter.result(), "made");
+  const auto choosing = leases.take("choosing", Deadline::after(std::chrono::seconds(10)));
+  EXPECT_TRUE(choosing.ok());
+  auto held = leases.try_take("gpu");
+  ASSERT_TRUE(held.ok() && held.value().has_value()) << held.status().message();
+  test::OtherUser other([&] {
+    int opened = 0;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path())) {
+      struct stat info {};
+      if (stat(entry.path().c_str(), &info) != 0 || info.st_uid == geteuid()) continue;
+      opened += Fd(open(entry.path().c_str(), O_RDWR)).valid() || unlink(entry.path().c_str()) == 0 ||
+                rename(entry.path().c_str(), folder.path("mine").c_str()) == 0;
+    }
+    return std::to_string(opened) + (leases.try_take("gpu").value() ? " and got it" : " and saw it");
+  });
+  EXPECT_EQ(other.result(), "0 and saw it");
+  held.value().reset();
+  test::OtherUser later([&] { return std::string(leases.try_take("gpu").value() ? "got it" : "did not get it"); });
+  EXPECT_EQ(later.result(), "got it");
+}
+
 TEST(Leases, WhatIsNoFileIsRefused) {
   const ScratchFolder folder;
   const LeaseFolder leases(folder.path());
-  std::filesystem::create_symlink(folder.path("elsewhere"), folder.path("lockstep-lease-link"));
+  const std::string own = "lockstep-leases-" + std::to_string(geteuid());
+  std::filesystem::create_directory(folder.path(own));
+  std::filesystem::create_symlink(folder.path("elsewhere"), folder.path(own + "/lockstep-lease-link"));
   EXPECT_FALSE(leases.try_take("link").ok());
   EXPECT_FALSE(std::filesystem::exists(folder.path("elsewhere")));
-  ASSERT_EQ(mkfifo(folder.path("lockstep-lease-fifo").c_str(), 0600), 0);
+  ASSERT_EQ(mkfifo(folder.path(own + "/lockstep-lease-fifo").c_str(), 0600), 0);
   EXPECT_EQ(leases.try_take("fifo").status().code(), ErrorCode::kCorrupt);
   EXPECT_EQ(LeaseFolder("/none").try_take("gpu").status().code(), ErrorCode::kNotFound);
 }

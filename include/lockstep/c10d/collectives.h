@@ -8,9 +8,9 @@
 // Each operation has a blocking form, which throws its error, and one named *_async (isend, irecv), which answers
 // LibTorch's c10d::Work: wait(), isCompleted(), getFuture(), result(). Nobody may touch the tensors of an asynchronous
 // operation until its Work, or a later barrier of the group, is seen complete. That includes other operations: two that
-// are under way on one tensor do not wait for one another. The caller may drop a Work. A call returns at once, but a
-// group has at most 32 operations under way: the next one first waits for the oldest. Blocking forms cost less. See
-// lockstep/c10d/process_group_lockstep.h for the rules on tensors (devices, dtypes, strides) and on progress.
+// are under way on one tensor do not wait for one another. The caller may drop a Work. A call returns at once, however
+// many are under way; the other ranks see 32 of a group at once, and later ones wait in a queue. Blocking forms cost
+// less. See lockstep/c10d/process_group_lockstep.h for the rules on tensors (devices, dtypes, strides) and on progress.
 //
 // Every rank of the group calls the same operations in the same order, with matching dtypes and sizes. `src` and `dst`
 // are ranks of the world. Backend lockstep tells every rank when calls do not match, or when a rank could not take

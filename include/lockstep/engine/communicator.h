@@ -9,7 +9,7 @@
 // returns at once with an Operation; there is no progress thread. Once every rank has started an operation on buffers
 // of the arena, any rank that waits for it (or starts another one) may do the work for all. So a rank that is busy
 // elsewhere delays no other. Messages, and data between machines, progress while their rank waits or tests in any
-// group. At most kMaxPending operations are under way at once; the next start() first waits for the oldest.
+// group. Other ranks see at most kMaxPending collectives of a rank at once; later ones wait for their turn in a queue.
 //
 // Errors: a disagreement between ranks (kMismatch: kinds, counts, types, roots) is reported on every rank and names the
 // ranks. No data has moved, and the group stays usable. A dead peer (kPeerFailed), a timeout (kTimeout, which names the
@@ -23,7 +23,6 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -169,8 +168,7 @@ struct CommunicatorOptions {
   int rank = 0;
   int group_size = 1;
   std::string name = "world";  // of the group, in errors; must be unique among the groups that share a store
-  std::chrono::nanoseconds timeout =
-      std::chrono::minutes(30);  // for joining, and for run() unless it is told otherwise
+  std::chrono::milliseconds timeout = std::chrono::minutes(30);  // for joining
   // Where this rank allocates memory that others can see. Ranks of one process may share an arena. Null: a new one.
   std::shared_ptr<SharedArena> arena;
   // Ranks with equal text here share memory, others use the network. Empty: LOCKSTEP_MACHINE. If that is not set
@@ -225,25 +223,19 @@ class Communicator {
   Status run(const Receive& args, Deadline deadline);
 
   using KeepAlive = std::shared_ptr<void>;
-  // `keep_alive` is held until the operation is over. `admission`: how long a collective may wait while kMaxPending are
-  // under way; by default the group's timeout. After that it fails with kTimeout, which breaks the group. Messages
-  // never wait.
-  Result<Operation> start(const AllReduce& args, KeepAlive keep_alive = nullptr,
-                          std::optional<Deadline> admission = {});
-  Result<Operation> start(const Reduce& args, KeepAlive keep_alive = nullptr, std::optional<Deadline> admission = {});
-  Result<Operation> start(const Broadcast& args, KeepAlive keep_alive = nullptr,
-                          std::optional<Deadline> admission = {});
-  Result<Operation> start(const AllGather& args, KeepAlive keep_alive = nullptr,
-                          std::optional<Deadline> admission = {});
-  Result<Operation> start(const Gather& args, KeepAlive keep_alive = nullptr, std::optional<Deadline> admission = {});
-  Result<Operation> start(const Scatter& args, KeepAlive keep_alive = nullptr, std::optional<Deadline> admission = {});
-  Result<Operation> start(const ReduceScatter& args, KeepAlive keep_alive = nullptr,
-                          std::optional<Deadline> admission = {});
-  Result<Operation> start(const AllToAll& args, KeepAlive keep_alive = nullptr, std::optional<Deadline> admission = {});
-  Result<Operation> start(const Barrier& args, KeepAlive keep_alive = nullptr, std::optional<Deadline> admission = {});
-  Result<Operation> start(const Refusal& args, KeepAlive keep_alive = nullptr, std::optional<Deadline> admission = {});
-  Result<Operation> start(const Send& args, KeepAlive keep_alive = nullptr, std::optional<Deadline> admission = {});
-  Result<Operation> start(const Receive& args, KeepAlive keep_alive = nullptr, std::optional<Deadline> admission = {});
+  // Does not wait for other ranks. `keep_alive` is held until the operation is over.
+  Result<Operation> start(const AllReduce& args, KeepAlive keep_alive = nullptr);
+  Result<Operation> start(const Reduce& args, KeepAlive keep_alive = nullptr);
+  Result<Operation> start(const Broadcast& args, KeepAlive keep_alive = nullptr);
+  Result<Operation> start(const AllGather& args, KeepAlive keep_alive = nullptr);
+  Result<Operation> start(const Gather& args, KeepAlive keep_alive = nullptr);
+  Result<Operation> start(const Scatter& args, KeepAlive keep_alive = nullptr);
+  Result<Operation> start(const ReduceScatter& args, KeepAlive keep_alive = nullptr);
+  Result<Operation> start(const AllToAll& args, KeepAlive keep_alive = nullptr);
+  Result<Operation> start(const Barrier& args, KeepAlive keep_alive = nullptr);
+  Result<Operation> start(const Refusal& args, KeepAlive keep_alive = nullptr);
+  Result<Operation> start(const Send& args, KeepAlive keep_alive = nullptr);
+  Result<Operation> start(const Receive& args, KeepAlive keep_alive = nullptr);
 
   // Moves what is under way, without waiting. Cheap if there is nothing to do.
   void progress();
@@ -266,7 +258,7 @@ class Communicator {
  private:
   explicit Communicator(std::shared_ptr<Group> group);
   Status run_request(const RequestView& request, Deadline deadline);
-  Result<Operation> start_request(const RequestView& request, KeepAlive keep_alive, std::optional<Deadline> admission);
+  Result<Operation> start_request(const RequestView& request, KeepAlive keep_alive);
   template <typename Args>
   Status run_transfer(const Args& args, Deadline deadline);
   template <typename Args>

@@ -37,7 +37,7 @@ struct SpawnOptions {
   Variables environment = {};
 
   // For all processes together; negative: no limit.
-  std::chrono::nanoseconds timeout{-1};
+  std::chrono::milliseconds timeout{-1};
 
   // The time between SIGTERM and SIGKILL for the other processes, after a failure or the timeout.
   std::chrono::milliseconds grace{5000};

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,15 +32,12 @@ class Group {
   const std::string& name() const { return name_; }
   const Roster& roster() const { return roster_; }
   SharedArena& arena() const { return *arena_; }
-  std::chrono::nanoseconds timeout() const { return timeout_; }
   // Collectives started so far.
   std::uint64_t sequence() const { return sequence_.load(std::memory_order_relaxed); }
 
   // The caller has validated the request.
   virtual Status run(const RequestView& request, Deadline deadline) = 0;
-  // `admission`: how long the request may wait for a free slot while kMaxPending operations are under way.
-  virtual Result<std::shared_ptr<Operation::State>> start(Request request, KeepAlive keep_alive,
-                                                          Deadline admission) = 0;
+  virtual Result<std::shared_ptr<Operation::State>> start(Request request, KeepAlive keep_alive) = 0;
   virtual Status run(Transfer transfer, Deadline deadline) = 0;
   virtual Result<std::shared_ptr<Operation::State>> start(Transfer transfer, KeepAlive keep_alive) = 0;
 
@@ -81,8 +77,7 @@ class Group {
         group_size_(options.group_size),
         name_(options.name),
         roster_(options.world_ranks),
-        arena_(options.arena),
-        timeout_(options.timeout) {}
+        arena_(options.arena) {}
 
   GroupNames names() const { return {name_, roster_}; }
   // "rank 2 of the world": how errors name this rank.
@@ -101,7 +96,6 @@ class Group {
   const std::string name_;
   const Roster roster_;
   std::shared_ptr<SharedArena> arena_;  // null until the first local group of a hierarchical one has made it
-  const std::chrono::nanoseconds timeout_;
 
  private:
   std::atomic<std::uint64_t> sequence_{0};

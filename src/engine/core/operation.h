@@ -23,7 +23,8 @@ struct Transfer {
   Piece target;       // of a receive
   bool over = false;
   Status status;
-  int from = -1;  // of a receive that is over: the sender
+  int from = -1;                          // of a receive that is over: the sender
+  Operation::State* operation = nullptr;  // that it belongs to; null: a blocking call's
 };
 
 // What a wait remembers from one check for failures to the next.

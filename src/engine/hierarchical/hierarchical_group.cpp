@@ -29,11 +29,7 @@ constexpr std::size_t kTextBytes = 2048;
 }  // namespace
 
 Result<std::shared_ptr<HierarchicalOperation>> HierarchicalGroup::begin(Request request, bool blocking,
-                                                                        KeepAlive keep_alive, Deadline admission) {
-  const auto admitted = [this]() LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS {
-    return closed_ || parts_->steps.pending() < Communicator::kMaxPending;
-  };
-  LOCKSTEP_RETURN_IF_ERROR(wait_until_over(admitted, nullptr, admission));
+                                                                        KeepAlive keep_alive) {
   MutexLock lock(mutex_);
   if (closed_) return destroyed();
   if (!break_status_.ok()) return break_status_;
@@ -127,16 +123,14 @@ Status HierarchicalGroup::wait_until_over(const std::function<bool()>& over, con
 }
 
 Status HierarchicalGroup::run(const RequestView& request, Deadline deadline) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto operation, begin(request.copy(), /*blocking=*/true, nullptr, deadline));
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto operation, begin(request.copy(), /*blocking=*/true, nullptr));
   LOCKSTEP_RETURN_IF_ERROR(wait_until_over([&] { return operation->over.load(); }, nullptr, deadline));
   return operation->status;
 }
 
-Result<std::shared_ptr<Operation::State>> HierarchicalGroup::start(Request request, KeepAlive keep_alive,
-                                                                   Deadline admission) {
+Result<std::shared_ptr<Operation::State>> HierarchicalGroup::start(Request request, KeepAlive keep_alive) {
   auto state = std::make_shared<HierarchicalState>(shared_from_this());
-  LOCKSTEP_ASSIGN_OR_RETURN(state->collective,
-                            begin(std::move(request), /*blocking=*/false, std::move(keep_alive), admission));
+  LOCKSTEP_ASSIGN_OR_RETURN(state->collective, begin(std::move(request), /*blocking=*/false, std::move(keep_alive)));
   return std::shared_ptr<Operation::State>(std::move(state));
 }
 

@@ -38,7 +38,7 @@ class HierarchicalGroup final : public Group, public std::enable_shared_from_thi
   std::vector<std::string> meeting_keys() const;
 
   Status run(const RequestView& request, Deadline deadline) override;
-  Result<std::shared_ptr<Operation::State>> start(Request request, KeepAlive keep_alive, Deadline admission) override;
+  Result<std::shared_ptr<Operation::State>> start(Request request, KeepAlive keep_alive) override;
   Status run(Transfer transfer, Deadline deadline) override;
   Result<std::shared_ptr<Operation::State>> start(Transfer transfer, KeepAlive keep_alive) override;
   Status wait(Operation::State& state, Deadline deadline) override;
@@ -83,8 +83,8 @@ class HierarchicalGroup final : public Group, public std::enable_shared_from_thi
   std::string what_is_under_way() const LOCKSTEP_REQUIRES(mutex_);
 
   // Begins a collective.
-  Result<std::shared_ptr<HierarchicalOperation>> begin(Request request, bool blocking, KeepAlive keep_alive,
-                                                       Deadline admission) LOCKSTEP_EXCLUDES(mutex_);
+  Result<std::shared_ptr<HierarchicalOperation>> begin(Request request, bool blocking, KeepAlive keep_alive)
+      LOCKSTEP_EXCLUDES(mutex_);
   Status begin(const std::shared_ptr<HierarchicalState>& transfer) LOCKSTEP_REQUIRES(mutex_);
   // Moves what is under way, without waiting. Whether anything moved.
   bool progress_all() LOCKSTEP_REQUIRES(mutex_);

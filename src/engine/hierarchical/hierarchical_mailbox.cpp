@@ -28,7 +28,7 @@ void HierarchicalMailbox::start_local_send(Transfer& transfer) {
     local_sends_.push_back({&transfer, std::move(started).value()});
   } else {
     transfer.status = started.status();
-    transfer.over = true;
+    end(transfer);
   }
 }
 
@@ -56,7 +56,7 @@ bool HierarchicalMailbox::try_local(Transfer& transfer) {
   if (!local_.try_receive(inside)) return false;
   transfer.status = inside.status;
   transfer.from = context_.topology.rank_at(context_.machine(), inside.from);
-  transfer.over = true;
+  end(transfer);
   return true;
 }
 
@@ -75,17 +75,17 @@ void HierarchicalMailbox::deliver(Transfer& transfer, Arrival& arrival) {
   } else if (arrival.bytes > 0) {
     std::memcpy(transfer.target.data, arrival.data.data(), arrival.bytes);
   }
-  transfer.over = true;
+  end(transfer);
 }
 
 bool HierarchicalMailbox::progress() {
-  local_.progress_messages();
-  bool moved = match_receives();
+  const bool some_here = local_.progress_messages();
+  bool moved = (some_here || !unexpected_.empty()) && match_receives(some_here);
   moved = end_messages() || moved;
   return end_local_sends() || moved;
 }
 
-bool HierarchicalMailbox::match_receives() {
+bool HierarchicalMailbox::match_receives(bool some_here) {
   bool moved = false;
   for (auto receive = receives_.begin(); receive != receives_.end();) {
     Transfer& transfer = **receive;
@@ -95,7 +95,7 @@ bool HierarchicalMailbox::match_receives() {
     if (matching != unexpected_.end()) {
       deliver(transfer, *matching);
       unexpected_.erase(matching);
-    } else if (!try_local(transfer)) {
+    } else if (!some_here || !try_local(transfer)) {
       ++receive;
       continue;
     }
@@ -113,7 +113,7 @@ bool HierarchicalMailbox::end_messages() {
       continue;
     }
     if (item->transfer->status.ok()) item->transfer->status = item->request.status;
-    item->transfer->over = true;
+    end(*item->transfer);
     item = under_way_.erase(item);
     moved = true;
   }
@@ -123,22 +123,28 @@ bool HierarchicalMailbox::end_messages() {
 bool HierarchicalMailbox::end_local_sends() {
   bool moved = false;
   for (auto send = local_sends_.begin(); send != local_sends_.end();) {
-    if (!local_.test_locally(*send->local)) {
+    // If the send is not over, the local group may be broken.
+    const bool over = send->local->over.load(std::memory_order_acquire);
+    if (!over && !local_.waiting().aborted()) {
       ++send;
       continue;
     }
-    // If the send is not over, the local group is broken.
-    const bool over = send->local->over.load(std::memory_order_acquire);
     send->transfer->status = over ? send->local->status : local_.health();
-    send->transfer->over = true;
+    end(*send->transfer);
     send = local_sends_.erase(send);
     moved = true;
   }
   return moved;
 }
 
+void HierarchicalMailbox::end(Transfer& transfer) {
+  transfer.over = true;
+  some_ended_ = true;
+}
+
 const Transfer* HierarchicalMailbox::finish() {
   const Transfer* lost = nullptr;
+  if (!some_ended_) return lost;
   std::erase_if(states_, [&](const std::shared_ptr<Operation::State>& state) {
     const Transfer& transfer = state->transfer;
     if (!transfer.over) return false;
@@ -151,6 +157,7 @@ const Transfer* HierarchicalMailbox::finish() {
     state->over.store(true, std::memory_order_release);
     return true;
   });
+  some_ended_ = lost != nullptr;
   return lost;
 }
 

@@ -55,15 +55,18 @@ class HierarchicalMailbox {
   void start_send(Transfer& transfer);
   void start_local_send(Transfer& transfer);
   bool try_local(Transfer& transfer);
+  void end(Transfer& transfer);
   void deliver(Transfer& transfer, Arrival& arrival);
 
-  bool match_receives();
+  // `some_here`: messages of this machine wait for a receive.
+  bool match_receives(bool some_here);
   bool end_messages();
   bool end_local_sends();
 
   const GroupContext& context_;
   LocalGroup& local_;
   std::vector<std::shared_ptr<Operation::State>> states_;  // started, and their callers do not know that they are over
+  bool some_ended_ = false;                                // finish() has something to do
   std::list<Transfer*> receives_;                          // not matched yet
   std::deque<Arrival> unexpected_;
   std::list<UnderWay> under_way_;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <set>
 
 #include "lockstep/base/environment.h"
@@ -21,6 +22,8 @@ NetworkInterface find_interface(const Store& store) {
   if (const auto master = Environment::of_process().get("MASTER_ADDR")) {
     auto found = interface_towards(*master);
     if (found.ok()) return found.value();
+    static std::atomic<bool> said{false};  // by a group before
+    if (said.exchange(true)) return {};
     log::warning(
         fmt::format("no interface towards MASTER_ADDR {}: {}; UCX chooses one", *master, found.status().message()));
   }

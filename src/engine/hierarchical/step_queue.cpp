@@ -56,7 +56,7 @@ bool StepQueue::begin_step(const std::shared_ptr<HierarchicalOperation>& operati
 }
 
 Result<std::shared_ptr<LocalOperation>> StepQueue::launch(LocalGroup& group, Request request, bool blocking) const {
-  return group.launch(std::move(request), nullptr, blocking ? Caller::kTests : Caller::kGoesOn, Deadline::never());
+  return group.launch(std::move(request), nullptr, blocking ? Caller::kTests : Caller::kGoesOn);
 }
 
 bool StepQueue::local_is_over(const Active& active) const {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <optional>
 #include <thread>
 
 #include "base/fault_point.h"
@@ -63,9 +64,9 @@ std::uint64_t close_claims(Counter& counter, std::uint64_t sequence) {
 
 }  // namespace
 
-Status Collective::post(std::uint64_t sequence) {
-  sequence_ = sequence;
-  Post& post = memory_.post(memory_.rank(), sequence);
+Status Collective::post() {
+  phase_ = Phase::kPosted;
+  Post& post = memory_.post(memory_.rank(), sequence_);
   post.kind = request_.kind;
   post.type = request_.type;
   post.op = request_.op;
@@ -75,19 +76,19 @@ Status Collective::post(std::uint64_t sequence) {
   post.count = request_.count;
   post.factor = request_.factor;
   LOCKSTEP_FAULT_POINT("post: called");
-  memory_.state(memory_.rank()).current.store(call_word(sequence, request_.kind), std::memory_order_relaxed);
+  memory_.state(memory_.rank()).current.store(call_word(sequence_, request_.kind), std::memory_order_relaxed);
   // If this fails, the post is not published half written: the others learn of the failure by the abort that follows.
   LOCKSTEP_RETURN_IF_ERROR(publish(post));
   const bool ready = (post.flags & kUnstaged) == 0;
   LOCKSTEP_FAULT_POINT("post: written");
-  post.state.store(2 * sequence + (ready ? 1 : 0), std::memory_order_seq_cst);
+  post.state.store(2 * sequence_ + (ready ? 1 : 0), std::memory_order_seq_cst);
   LOCKSTEP_FAULT_POINT("post: stored");
   waiting_.notify(true);
   return {};
 }
 
-void Collective::adopt_small(std::uint64_t sequence) {
-  sequence_ = sequence;
+void Collective::adopt_small() {
+  phase_ = Phase::kPosted;
   private_output_ = request_.output.bytes > 0 || !request_.outputs.empty();
 }
 

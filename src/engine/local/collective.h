@@ -1,9 +1,9 @@
 // Collective: one collective operation under way on this rank, from its post to its end. Not thread-safe: the group's
 // lock is held around every call.
 //
-// post() publishes this rank's request. Then progress() is called until it returns true. Once all ranks have posted,
-// each checks that they agree. The work is cut into tickets, and any rank that is inside a call does them (see
-// docs/collectives.md).
+// number() says which collective of the group it is. post() publishes this rank's request. Then progress() is called
+// until it returns true. Once all ranks have posted, each checks that they agree. The work is cut into tickets, and any
+// rank that is inside a call does them (see docs/collectives.md).
 #pragma once
 
 #include <memory>
@@ -34,9 +34,11 @@ class Collective {
   Collective(const GroupMemory& memory, const Waiting& waiting, Request request, Caller caller)
       : memory_(memory), waiting_(waiting), request_(std::move(request)), caller_(caller) {}
 
-  Status post(std::uint64_t sequence);
+  // Call this first.
+  void number(std::uint64_t sequence) { sequence_ = sequence; }
+  Status post();
   // Continues an operation that a SmallCall has posted.
-  void adopt_small(std::uint64_t sequence);
+  void adopt_small();
 
   // Does what can be done now: checks the posts, stages, runs this rank's own tickets and, with `help`, those of
   // others. True once the operation is over; status() is then its result.
@@ -53,6 +55,7 @@ class Collective {
   // buffers, nor staging that is used again.
   void abandon();
 
+  bool posted() const { return phase_ != Phase::kNumbered; }
   bool over() const { return phase_ == Phase::kOver; }
   const Status& status() const { return status_; }
   std::uint64_t sequence() const { return sequence_; }
@@ -63,7 +66,7 @@ class Collective {
   std::uint64_t tickets_done() const;
 
  private:
-  enum class Phase { kPosted, kStaging, kRunning, kStream, kOver };
+  enum class Phase { kNumbered, kPosted, kStaging, kRunning, kStream, kOver };
 
   // Parts of post().
   bool in_arena(const void* data, std::size_t bytes) const {
@@ -94,7 +97,7 @@ class Collective {
   Request request_;
   Caller caller_;
   std::uint64_t sequence_ = 0;
-  Phase phase_ = Phase::kPosted;
+  Phase phase_ = Phase::kNumbered;
   Status status_;
   std::atomic<int> missing_{-1};
   int checked_ = 0;  // all ranks below this one have posted

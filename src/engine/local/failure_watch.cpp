@@ -144,7 +144,25 @@ std::string LocalGroup::who_is_busy(const Collective& collective) const {
   return busy.empty() ? "somebody" : roster_.list(busy);
 }
 
+// The collective waits for its turn: the ranks that hold it up are those that have not called the oldest.
+Status LocalGroup::time_out_in_queue(std::uint64_t oldest) {
+  const std::vector<int> missing = never_called(oldest);
+  const std::string why =
+      missing.empty() ? std::string() : ": " + roster_.list(with_calls(missing)) + " never called the oldest";
+  waiting_.abort(ErrorCode::kTimeout,
+                 caused(cause_among(missing),
+                        fmt::format("{} timed out with more than {} operations under way in group '{}'{}{}", me(),
+                                    kRing, name_, why, stand_still(who_stands_still(missing), roster_))));
+  return waiting_.abort_status();
+}
+
 Status LocalGroup::time_out(const Collective& collective, std::chrono::steady_clock::duration idle) {
+  std::uint64_t oldest = 0;
+  {
+    MutexLock lock(mutex_);
+    if (!collective.posted()) oldest = posted_ + 1 - kRing;
+  }
+  if (oldest != 0) return time_out_in_queue(oldest);
   const std::vector<int> missing = never_called(collective.sequence());
   const HeldUpBy ranks{with_calls(missing), who_stands_still(missing),
                        fmt::format("{} made no progress inside it for {:.1f} s", who_is_busy(collective),
@@ -195,25 +213,6 @@ Status LocalGroup::check(const Transfer& transfer, bool expired) {
   }
   cause = cause_among(senders);
   waiting_.abort(ErrorCode::kTimeout, caused(cause, describe_timeout(transfer, names(), rank_, who_stands_still({}))));
-  return waiting_.abort_status();
-}
-
-Status LocalGroup::check_admission(bool expired) {
-  const std::uint64_t next = sequence() + 1;
-  for (int rank = 0; rank < memory_.size(); ++rank) {
-    if (rank == memory_.rank() || (!waiting_.process_gone(rank) && !waiting_.left(rank))) continue;
-    if (memory_.state(rank).completed.load(std::memory_order_acquire) + kRing >= next)
-      continue;  // it is finished with the slot
-    return blame(rank, fmt::format("while {} had {} operations under way in group '{}'", me(), kRing, memory_.name()));
-  }
-  if (!expired) return {};
-  const std::vector<int> missing = never_called(next - kRing);
-  const std::string why =
-      missing.empty() ? std::string() : ": " + roster_.list(with_calls(missing)) + " never called the oldest";
-  waiting_.abort(ErrorCode::kTimeout,
-                 caused(cause_among(missing),
-                        fmt::format("{} timed out with {} operations under way in group '{}'{}{}", me(), kRing,
-                                    memory_.name(), why, stand_still(who_stands_still(missing), roster_))));
   return waiting_.abort_status();
 }
 

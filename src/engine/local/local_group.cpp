@@ -61,8 +61,8 @@ Result<std::shared_ptr<LocalGroup>> LocalGroup::create(Store& store, const Commu
   return std::shared_ptr<LocalGroup>(new LocalGroup(own, std::move(parts)), LeakInForks());
 }
 
-bool LocalGroup::admitted() {
-  const std::uint64_t next = sequence() + 1;
+bool LocalGroup::slot_is_free() {
+  const std::uint64_t next = posted_ + 1;
   if (next <= admitted_until_) return true;
   std::uint64_t completed = next;
   for (int rank = 0; rank < memory_.size(); ++rank) {
@@ -72,37 +72,39 @@ bool LocalGroup::admitted() {
   return next <= admitted_until_;
 }
 
-Status LocalGroup::admit(Deadline deadline) {
-  {
-    MutexLock lock(mutex_);
-    if (closed_) return destroyed();
-    if (waiting_.aborted()) return waiting_.abort_status();
-    if (admitted()) return {};
+Status LocalGroup::begin(Collective& collective, const std::shared_ptr<LocalOperation>& operation) {
+  if (closed_) return destroyed();
+  if (waiting_.aborted()) return waiting_.abort_status();
+  const bool now = admitted();
+  collective.number(next_sequence());
+  if (now) {
+    LOCKSTEP_RETURN_IF_ERROR(post(collective));
+    if (operation != nullptr) started_.push_back(operation);
+  } else {
+    queue_.push_back({&collective, operation});
   }
-  return wait_until(
-      waiting_, deadline, [] { return -1; },
-      [&] {
-        MutexLock lock(mutex_);
-        if (admitted()) return true;
-        progress_all(true);
-        return false;
-      },
-      [&](bool expired) { return check_admission(expired); });
+  if (operation != nullptr) set_busy(true);
+  return {};
 }
 
-Status LocalGroup::post(Collective& collective, Deadline deadline) {
-  for (;;) {
-    LOCKSTEP_RETURN_IF_ERROR(admit(deadline));
-    MutexLock lock(mutex_);
-    if (!admitted()) continue;  // another thread took the slot
-    pending_.push_back(&collective);
-    Status posted = collective.post(next_sequence());
-    if (!posted.ok()) {
-      posted = posted.with_context(fmt::format("{} cannot take part in {}", me(), describe(collective)));
-      waiting_.abort(posted.code(), posted.message());
-      std::erase(pending_, &collective);
-    }
-    return posted;
+Status LocalGroup::post(Collective& collective) {
+  ++posted_;
+  pending_.push_back(&collective);
+  Status posted = collective.post();
+  if (!posted.ok()) {
+    posted = posted.with_context(fmt::format("{} cannot take part in {}", me(), describe(collective)));
+    waiting_.abort(posted.code(), posted.message());
+    std::erase(pending_, &collective);
+  }
+  return posted;
+}
+
+void LocalGroup::post_queued() {
+  while (!queue_.empty() && !waiting_.aborted() && slot_is_free()) {
+    const Queued next = std::move(queue_.front());
+    queue_.pop_front();
+    if (next.operation != nullptr) started_.push_back(next.operation);
+    (void)post(*next.collective);  // an error breaks the group
   }
 }
 
@@ -112,6 +114,7 @@ void LocalGroup::progress_all(bool help) {
   }
   if (mailbox_.has_work()) mailbox_.progress();
   remove_finished();
+  post_queued();
 }
 
 void LocalGroup::remove_finished() {
@@ -119,26 +122,42 @@ void LocalGroup::remove_finished() {
   if (std::any_of(pending_.begin(), pending_.end(), over)) {
     std::erase_if(pending_, over);
   }
-  const std::uint64_t completed = pending_.empty() ? sequence() : pending_.front()->sequence() - 1;
+  const std::uint64_t completed = pending_.empty() ? posted_ : pending_.front()->sequence() - 1;
   std::atomic<std::uint64_t>& mine = memory_.state(memory_.rank()).completed;
   if (const std::uint64_t before = mine.load(std::memory_order_relaxed); before != completed) {
     mine.store(completed, std::memory_order_seq_cst);
     // A rank may be waiting for a free slot.
     if (completed / (kRing / 2) != before / (kRing / 2)) waiting_.notify(false);
   }
-  if (started_.empty()) return;
-  std::erase_if(started_, [](const std::shared_ptr<LocalOperation>& state) {
-    const bool over = state->collective ? state->collective->over() : state->transfer.over;
-    if (!over) return false;
-    state->status = state->collective ? state->collective->status() : state->transfer.status;
-    state->keep_alive.reset();
-    state->over.store(true, std::memory_order_release);
+  std::vector<Operation::State*>& ended = mailbox_.ended();
+  if (started_.empty() && ended.empty()) return;
+  const auto end = [](LocalOperation& operation, const Status& status) {
+    operation.status = status;
+    operation.keep_alive.reset();
+    operation.over.store(true, std::memory_order_release);
+  };
+  std::erase_if(started_, [&](const std::shared_ptr<LocalOperation>& operation) {
+    if (!operation->collective->over()) return false;
+    end(*operation, operation->collective->status());
     return true;
   });
-  set_busy(!started_.empty() && !waiting_.aborted());
+  for (Operation::State* const one : ended) {
+    auto& operation = static_cast<LocalOperation&>(*one);
+    end(operation, operation.transfer.status);
+    transfers_.erase(operation.place);
+  }
+  ended.clear();
+  const auto is_started = [](const Queued& queued) { return queued.operation != nullptr; };
+  const bool busy = !started_.empty() || !transfers_.empty() || std::any_of(queue_.begin(), queue_.end(), is_started);
+  set_busy(busy && !waiting_.aborted());
 }
 
 void LocalGroup::forget(Collective& collective) {
+  {
+    MutexLock lock(mutex_);
+    std::erase_if(queue_, [&](const Queued& queued) { return queued.collective == &collective; });
+    if (!collective.posted()) return;  // no other rank knows of it
+  }
   DrainTimeout drain(kTicketTime);
   const bool stuck = stuck_.load(std::memory_order_relaxed);
   const bool quiet = collective.quiesce(Deadline::after(stuck ? std::chrono::milliseconds(0) : drain.remaining()));
@@ -164,7 +183,7 @@ Status LocalGroup::finish_waiting(Collective& collective, Deadline deadline) {
 // The usual case: nothing else is under way and the other ranks post within microseconds.
 bool LocalGroup::finish_at_once(Collective& collective) {
   MutexLock lock(mutex_);
-  if (pending_.size() != 1 || !mailbox_.idle()) return false;
+  if (pending_.size() != 1 || !collective.posted() || !mailbox_.idle()) return false;
   for (int spin = 0; spin < waiting_.spins() && !waiting_.aborted(); ++spin) {
     if (collective.progress(/*help=*/spin >= kSpinsBeforeHelp, scratch_)) {
       remove_finished();
@@ -188,7 +207,10 @@ Status LocalGroup::run(const RequestView& request, Deadline deadline) {
 
 Status LocalGroup::run_general(Request request, Deadline deadline) {
   Collective collective(memory_, waiting_, std::move(request), Caller::kBlocks);
-  LOCKSTEP_RETURN_IF_ERROR(post(collective, deadline));
+  {
+    MutexLock lock(mutex_);
+    LOCKSTEP_RETURN_IF_ERROR(begin(collective, nullptr));
+  }
   if (finish_at_once(collective)) return collective.status();
   return finish(collective, deadline);
 }
@@ -232,7 +254,7 @@ Status LocalGroup::stream(Collective& collective, Deadline deadline) {
 bool LocalGroup::run_small(SmallCall& call, const RequestView& request, std::optional<Collective>& collective) {
   MutexLock lock(mutex_);
   if (closed_ || waiting_.aborted() || !pending_.empty() || !admitted()) return false;
-  const std::uint64_t sequence = next_sequence();
+  const std::uint64_t sequence = posted_ = next_sequence();
   // For smaller inputs both ways cost the same, and reading the clock would cost more.
   const bool judged = call.bytes() >= kJudgedCallBytes;
   const CopyWay way = judged ? small_ways_.way(request) : CopyWay::kPlain;
@@ -260,22 +282,23 @@ bool LocalGroup::run_small(SmallCall& call, const RequestView& request, std::opt
   }
   // Still under the lock: otherwise remove_finished() could publish this number as completed.
   collective.emplace(memory_, waiting_, request.copy(), Caller::kBlocks);
-  collective->adopt_small(sequence);
+  collective->number(sequence);
+  collective->adopt_small();
   pending_.push_back(&*collective);
   return false;
 }
 
 void LocalGroup::progress() {
   MutexLock lock(mutex_);
-  if (!pending_.empty() || mailbox_.has_work()) progress_all(/*help=*/false);
+  if (!pending_.empty() || !queue_.empty() || mailbox_.has_work()) progress_all(/*help=*/false);
 }
 
 bool LocalGroup::try_progress() {
   if (!mutex_.try_lock()) return false;
   const MutexLock lock(mutex_, std::adopt_lock);
-  const std::size_t started = started_.size();
-  if (!closed_ && (!pending_.empty() || mailbox_.has_work())) progress_all(/*help=*/false);
-  return started_.size() < started;
+  const std::size_t before = under_way();
+  if (!closed_ && (!pending_.empty() || !queue_.empty() || mailbox_.has_work())) progress_all(/*help=*/false);
+  return under_way() < before;
 }
 
 // Ends an operation that is under way when this rank leaves.
@@ -316,6 +339,11 @@ void LocalGroup::close() {
     }
     closed_ = true;
     orphans.swap(started_);
+    for (const Queued& queued : queue_) {
+      if (queued.operation != nullptr) orphans.push_back(queued.operation);
+    }
+    orphans.insert(orphans.end(), transfers_.begin(), transfers_.end());
+    transfers_.clear();
     break;
   }
   for (const auto& state : orphans) end_orphan(*state);

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
+#include <list>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -28,6 +30,7 @@ struct LocalOperation final : Operation::State {
   std::uint64_t sequence() const override { return collective ? collective->sequence() : 0; }
 
   std::unique_ptr<Collective> collective;
+  std::list<std::shared_ptr<LocalOperation>>::iterator place;  // of a transfer, in LocalGroup::transfers_
 };
 
 class LocalGroup final : public Group, public std::enable_shared_from_this<LocalGroup> {
@@ -37,7 +40,7 @@ class LocalGroup final : public Group, public std::enable_shared_from_this<Local
                                                     Deadline deadline);
 
   Status run(const RequestView& request, Deadline deadline) override;
-  Result<std::shared_ptr<Operation::State>> start(Request request, KeepAlive keep_alive, Deadline admission) override;
+  Result<std::shared_ptr<Operation::State>> start(Request request, KeepAlive keep_alive) override;
   Status run(Transfer transfer, Deadline deadline) override;
   Result<std::shared_ptr<Operation::State>> start(Transfer transfer, KeepAlive keep_alive) override;
   Status wait(Operation::State& state, Deadline deadline) override;
@@ -54,13 +57,12 @@ class LocalGroup final : public Group, public std::enable_shared_from_this<Local
   void close() override;
 
   // For a HierarchicalGroup, which progresses several groups while it waits, and looks for deaths itself.
-  Result<std::shared_ptr<LocalOperation>> launch(Request request, KeepAlive keep_alive, Caller caller,
-                                                 Deadline admission);
+  Result<std::shared_ptr<LocalOperation>> launch(Request request, KeepAlive keep_alive, Caller caller);
   Result<std::shared_ptr<LocalOperation>> launch(Transfer transfer, KeepAlive keep_alive);
   // Like test(), but progresses this group alone.
   bool test_locally(LocalOperation& operation);
-  // Takes in messages that have arrived.
-  void progress_messages();
+  // Takes in messages that have arrived. Whether some of them wait for a receive.
+  bool progress_messages();
   // Receives a message that has arrived; false if none matches.
   bool try_receive(Transfer& transfer);
 
@@ -70,10 +72,14 @@ class LocalGroup final : public Group, public std::enable_shared_from_this<Local
  private:
   LocalGroup(const CommunicatorOptions& options, HandOver parts);
 
-  // Waits until the slot of the next sequence number is free on every rank.
-  Status admit(Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
-  bool admitted() LOCKSTEP_REQUIRES(mutex_);
-  Status post(Collective& collective, Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
+  // Whether the slot of the next post is free on every rank.
+  bool slot_is_free() LOCKSTEP_REQUIRES(mutex_);
+  // Whether a collective that is called now can post at once.
+  bool admitted() LOCKSTEP_REQUIRES(mutex_) { return queue_.empty() && slot_is_free(); }
+  // Numbers a collective, and posts it, now or when it is its turn. `operation`: what owns it; null: a blocking call.
+  Status begin(Collective& collective, const std::shared_ptr<LocalOperation>& operation) LOCKSTEP_REQUIRES(mutex_);
+  Status post(Collective& collective) LOCKSTEP_REQUIRES(mutex_);
+  void post_queued() LOCKSTEP_REQUIRES(mutex_);
   Status run_general(Request request, Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
   // True: the operation is over. False: `collective` continues it, or is empty if it has not begun.
   bool run_small(SmallCall& call, const RequestView& request, std::optional<Collective>& collective)
@@ -86,6 +92,9 @@ class LocalGroup final : public Group, public std::enable_shared_from_this<Local
   void progress_all(bool help) LOCKSTEP_REQUIRES(mutex_);
   // Removes operations that are over and publishes how far this rank has come.
   void remove_finished() LOCKSTEP_REQUIRES(mutex_);
+  std::size_t under_way() const LOCKSTEP_REQUIRES(mutex_) {
+    return started_.size() + queue_.size() + transfers_.size();
+  }
   // After a failure: returns once the caller may use its buffers again.
   void forget(Collective& collective) LOCKSTEP_EXCLUDES(mutex_);
   Status withdraw(LocalOperation& operation, Status status) LOCKSTEP_EXCLUDES(mutex_);
@@ -96,10 +105,10 @@ class LocalGroup final : public Group, public std::enable_shared_from_this<Local
   // Called by waits. If the wait cannot succeed any more, breaks the group and says why; else ok.
   Status check(const Collective& collective, bool expired, Watch& watch);
   Status check(const Transfer& transfer, bool expired) LOCKSTEP_EXCLUDES(mutex_);
-  Status check_admission(bool expired);
   // Breaks the group because a rank is gone: "rank 1 (pid 7) died <when> (last call ...)".
   Status blame(int rank, const std::string& when);
   Status time_out(const Collective& collective, std::chrono::steady_clock::duration idle);
+  Status time_out_in_queue(std::uint64_t oldest);
   // What the error of a timeout says of the ranks.
   std::vector<int> never_called(std::uint64_t sequence) const;
   std::vector<std::string> with_calls(const std::vector<int>& ranks) const;
@@ -115,9 +124,18 @@ class LocalGroup final : public Group, public std::enable_shared_from_this<Local
   std::atomic<bool> stuck_{false};  // a rank has stopped inside a ticket: calls no longer wait for such ranks
 
   Mutex mutex_;
+  std::uint64_t posted_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // the number of the latest post
   std::uint64_t admitted_until_ LOCKSTEP_GUARDED_BY(mutex_) = kRing;
-  std::vector<Collective*> pending_ LOCKSTEP_GUARDED_BY(mutex_);
-  std::vector<std::shared_ptr<LocalOperation>> started_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::vector<Collective*> pending_ LOCKSTEP_GUARDED_BY(mutex_);  // posted, not over
+  // Not posted yet. A rank must not wait for its turn in start(): another rank may be starting collectives of another
+  // group first.
+  struct Queued {
+    Collective* collective;
+    std::shared_ptr<LocalOperation> operation;
+  };
+  std::deque<Queued> queue_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<LocalOperation>> started_ LOCKSTEP_GUARDED_BY(mutex_);  // collectives in pending_
+  std::list<std::shared_ptr<LocalOperation>> transfers_ LOCKSTEP_GUARDED_BY(mutex_);
   Scratch scratch_ LOCKSTEP_GUARDED_BY(mutex_);
   Mailbox mailbox_ LOCKSTEP_GUARDED_BY(mutex_);
   bool closed_ LOCKSTEP_GUARDED_BY(mutex_) = false;

@@ -29,7 +29,11 @@ std::uint64_t chunks_of(std::size_t bytes, const PipelinedSend& pipelined) {
 }  // namespace
 
 Mailbox::Mailbox(const GroupMemory& memory, const Waiting& waiting)
-    : memory_(memory), waiting_(waiting), sent_(memory.size()), received_(memory.size()) {}
+    : memory_(memory),
+      waiting_(waiting),
+      sent_(memory.size()),
+      received_(memory.size()),
+      waiting_sends_(memory.size()) {}
 
 Mailbox::~Mailbox() {
   for (Outgoing& outgoing : outgoing_) {
@@ -41,23 +45,26 @@ Mailbox::~Mailbox() {
 
 void Mailbox::start(Transfer& transfer) {
   if (transfer.is_send) {
-    sends_.push_back(&transfer);
+    waiting_sends_[transfer.peer].push_back(&transfer);
+    ++sends_;
   } else if (!take_unexpected(transfer, Which::kAny)) {
-    receives_.push_back(&transfer);
+    receives_.emplace(transfer.tag, &transfer);
   }
   progress();
 }
 
 bool Mailbox::take_unexpected(Transfer& transfer, Which which) {
-  const auto arrival = std::find_if(unexpected_.begin(), unexpected_.end(),
-                                    [&](const Arrival& candidate) { return matches(transfer, candidate); });
-  if (arrival == unexpected_.end()) return false;
-  if (which == Which::kWritten && arrival->pipelined != nullptr &&
-      arrival->pipelined->written.load(std::memory_order_acquire) < chunks_of(arrival->bytes, *arrival->pipelined)) {
+  const auto [first, last] = unexpected_.equal_range(transfer.tag);
+  const auto found =
+      std::find_if(first, last, [&](const auto& candidate) { return takes_from(transfer, candidate.second.from); });
+  if (found == last) return false;
+  const Arrival& arrival = found->second;
+  if (which == Which::kWritten && arrival.pipelined != nullptr &&
+      arrival.pipelined->written.load(std::memory_order_acquire) < chunks_of(arrival.bytes, *arrival.pipelined)) {
     return false;
   }
-  deliver(transfer, *arrival);
-  unexpected_.erase(arrival);
+  deliver(transfer, arrival);
+  unexpected_.erase(found);
   return true;
 }
 
@@ -67,8 +74,14 @@ bool Mailbox::try_receive(Transfer& transfer) {
 }
 
 void Mailbox::withdraw(Transfer& transfer) {
-  sends_.remove(&transfer);
-  receives_.remove(&transfer);
+  if (transfer.is_send) {
+    sends_ -= std::erase(waiting_sends_[transfer.peer], &transfer);
+  } else {
+    const auto [first, last] = receives_.equal_range(transfer.tag);
+    const auto found = std::find_if(first, last, [&](const auto& one) { return one.second == &transfer; });
+    if (found != last) receives_.erase(found);
+  }
+  std::erase(ended_, transfer.operation);
   fetching_.remove_if([&](const Fetching& fetching) { return fetching.transfer == &transfer; });
   for (Outgoing& outgoing : outgoing_) {
     if (outgoing.transfer == &transfer) outgoing.transfer = nullptr;
@@ -96,21 +109,21 @@ void Mailbox::progress() {
       ++outgoing;
       continue;
     }
-    if (outgoing->transfer != nullptr) outgoing->transfer->over = true;
+    if (outgoing->transfer != nullptr) end(*outgoing->transfer);
     outgoing = outgoing_.erase(outgoing);
   }
 }
 
+void Mailbox::end(Transfer& transfer) {
+  transfer.over = true;
+  if (transfer.operation != nullptr) ended_.push_back(transfer.operation);
+}
+
 void Mailbox::move_messages() {
-  std::vector<bool> blocked(memory_.size());
-  for (auto send = sends_.begin(); send != sends_.end();) {
-    const int to = (*send)->peer;
-    if (!blocked[to] && try_send(**send)) {
-      send = sends_.erase(send);
-    } else {
-      blocked[to] = true;  // later messages to the same rank must not overtake this one
-      ++send;
-    }
+  for (int to = 0; sends_ > 0 && to < memory_.size(); ++to) {
+    // In order: later messages to the same rank must not overtake earlier ones.
+    for (std::deque<Transfer*>& sends = waiting_sends_[to]; !sends.empty() && try_send(*sends.front()); --sends_)
+      sends.pop_front();
   }
   for (int source = 0; source < memory_.size(); ++source) fetch_from(source);
   fetching_.remove_if([&](Fetching& fetching) { return fetch_chunks(fetching); });
@@ -127,10 +140,10 @@ bool Mailbox::try_send(Transfer& transfer) {
   message.data = message.consumed = message.pipelined = kNowhere;
   if (transfer.source.bytes <= kEagerBytes) {
     if (transfer.source.bytes > 0) std::memcpy(message.eager, transfer.source.data, transfer.source.bytes);
-    transfer.over = true;
+    end(transfer);
   } else if (Status status = send_large(transfer, message); !status.ok()) {
     transfer.status = std::move(status);
-    transfer.over = true;
+    end(transfer);
     return true;  // nothing was sent: the entry stays free
   }
   ++sent_[transfer.peer];
@@ -150,7 +163,7 @@ Status Mailbox::send_large(Transfer& transfer, Message& message) {
     LOCKSTEP_RETURN_IF_ERROR(open_pipelined_send(outgoing, message, transfer.source.bytes));
     data = outgoing.staging.data();
     outgoing.transfer = nullptr;
-    transfer.over = true;  // the caller's buffer is free again once all chunks are written
+    end(transfer);  // the caller's buffer is free again once all chunks are written
   } else {
     LOCKSTEP_RETURN_IF_ERROR(outgoing.flag.allocate(memory_.shared_arena(), kLine));
   }
@@ -223,13 +236,15 @@ void Mailbox::fetch_from(int source) {
       return;
     }
     Arrival arrival = open(source, message);
-    const auto receive = std::find_if(receives_.begin(), receives_.end(),
-                                      [&](const Transfer* candidate) { return matches(*candidate, arrival); });
-    if (receive != receives_.end()) {
-      deliver(**receive, arrival);
+    const auto [first, last] = receives_.equal_range(arrival.tag);
+    const auto receive =
+        std::find_if(first, last, [&](const auto& candidate) { return takes_from(*candidate.second, arrival.from); });
+    if (receive != last) {
+      Transfer& transfer = *receive->second;
       receives_.erase(receive);
+      deliver(transfer, arrival);
     } else {
-      unexpected_.push_back(std::move(arrival));
+      unexpected_.emplace(arrival.tag, std::move(arrival));
     }
     ++received_[source];
     LOCKSTEP_FAULT_POINT("message: read");
@@ -310,7 +325,7 @@ void Mailbox::end_receive(Transfer& receive, const Arrival& arrival) {
     set_peer_flag(*arrival.consumed, std::uint32_t{1}, std::memory_order_seq_cst);
     waiting_.notify(true);
   }
-  receive.over = true;
+  end(receive);
 }
 
 }  // namespace lockstep::comm

@@ -8,6 +8,7 @@
 
 #include <deque>
 #include <list>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -37,7 +38,10 @@ class Mailbox {
   void progress();
   // Whether progress() may have something to do: for operations of this rank, or for peers that need room in a ring.
   bool has_work() const { return !idle() || has_arrivals(); }
-  bool idle() const { return sends_.empty() && receives_.empty() && fetching_.empty() && outgoing_.empty(); }
+  bool idle() const { return sends_ == 0 && receives_.empty() && fetching_.empty() && outgoing_.empty(); }
+  bool has_unexpected() const { return !unexpected_.empty(); }
+  // The operations whose transfers have ended. The caller removes them.
+  std::vector<Operation::State*>& ended() { return ended_; }
 
  private:
   struct Arrival {  // a message that has arrived, wherever its bytes are
@@ -62,6 +66,7 @@ class Mailbox {
   };
 
   bool has_arrivals() const;
+  void end(Transfer& transfer);
   void move_messages();
   bool try_send(Transfer& transfer);
   Status send_large(Transfer& transfer, Message& message);
@@ -74,20 +79,23 @@ class Mailbox {
   bool take_unexpected(Transfer& transfer, Which which);
   Status reach(int source, const Message& message) const;
   Arrival open(int source, const Message& message) const;
-  static bool matches(const Transfer& receive, const Arrival& arrival) {
-    return receive.tag == arrival.tag && (receive.peer == kAnySource || receive.peer == arrival.from);
+  static bool takes_from(const Transfer& receive, int source) {
+    return receive.peer == kAnySource || receive.peer == source;
   }
   void deliver(Transfer& receive, const Arrival& arrival);
 
   const GroupMemory& memory_;
   const Waiting& waiting_;
-  std::vector<std::uint64_t> sent_;      // by destination
-  std::vector<std::uint64_t> received_;  // by source
-  std::list<Transfer*> sends_;           // waiting for room in a ring, in order
-  std::list<Transfer*> receives_;        // in the order of their calls
-  std::deque<Arrival> unexpected_;
+  std::vector<std::uint64_t> sent_;                   // by destination
+  std::vector<std::uint64_t> received_;               // by source
+  std::vector<std::deque<Transfer*>> waiting_sends_;  // by destination: for room in its ring
+  std::size_t sends_ = 0;                             // that wait
+  // By tag; of one tag in the order of their calls, and in the order in which they came.
+  std::multimap<std::int64_t, Transfer*> receives_;
+  std::multimap<std::int64_t, Arrival> unexpected_;
   std::list<Fetching> fetching_;
   std::list<Outgoing> outgoing_;
+  std::vector<Operation::State*> ended_;
   CopyChoice choice_;  // how pipelined sends are written
 };
 

@@ -1,6 +1,7 @@
 #include "small_call.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "base/fault_point.h"
 #include "lockstep/reduce/reduce.h"

@@ -1,4 +1,5 @@
 // Operations of a LocalGroup whose caller does something else meanwhile: how it starts them, tests them and waits.
+#include <string>
 #include <utility>
 
 #include "engine/core/timing.h"
@@ -6,21 +7,29 @@
 
 namespace lockstep::comm {
 
-Result<std::shared_ptr<Operation::State>> LocalGroup::start(Request request, KeepAlive keep_alive, Deadline admission) {
-  LOCKSTEP_ASSIGN_OR_RETURN(auto operation,
-                            launch(std::move(request), std::move(keep_alive), Caller::kGoesOn, admission));
+namespace {
+
+// The caller's text of a refusal, which the collective may read later.
+Communicator::KeepAlive keep_reason(Request& request) {
+  const auto reason = std::make_shared<std::string>(static_cast<const char*>(request.input.data), request.input.bytes);
+  request.input.data = reason->data();
+  return reason;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Operation::State>> LocalGroup::start(Request request, KeepAlive keep_alive) {
+  if (request.kind == Kind::kRefusal) keep_alive = keep_reason(request);
+  LOCKSTEP_ASSIGN_OR_RETURN(auto operation, launch(std::move(request), std::move(keep_alive), Caller::kGoesOn));
   return std::shared_ptr<Operation::State>(std::move(operation));
 }
 
-Result<std::shared_ptr<LocalOperation>> LocalGroup::launch(Request request, KeepAlive keep_alive, Caller caller,
-                                                           Deadline admission) {
+Result<std::shared_ptr<LocalOperation>> LocalGroup::launch(Request request, KeepAlive keep_alive, Caller caller) {
   auto operation = std::make_shared<LocalOperation>(shared_from_this());
   operation->keep_alive = std::move(keep_alive);
   operation->collective = std::make_unique<Collective>(memory_, waiting_, std::move(request), caller);
-  LOCKSTEP_RETURN_IF_ERROR(post(*operation->collective, admission));
   MutexLock lock(mutex_);
-  started_.push_back(operation);
-  set_busy(true);
+  LOCKSTEP_RETURN_IF_ERROR(begin(*operation->collective, operation));
   progress_all(/*help=*/false);
   return operation;
 }

@@ -38,8 +38,9 @@ Result<std::shared_ptr<LocalOperation>> LocalGroup::launch(Transfer transfer, Ke
   MutexLock lock(mutex_);
   if (closed_) return destroyed();
   if (waiting_.aborted()) return waiting_.abort_status();
+  operation->transfer.operation = operation.get();
+  operation->place = transfers_.insert(transfers_.end(), operation);
   mailbox_.start(operation->transfer);
-  started_.push_back(operation);
   set_busy(true);
   progress_all(/*help=*/false);
   return operation;
@@ -53,7 +54,7 @@ Status LocalGroup::withdraw(LocalOperation& operation, Status status) {
   operation.status = std::move(status);
   operation.keep_alive.reset();
   operation.over.store(true, std::memory_order_release);
-  std::erase_if(started_, [&](const auto& started) { return started.get() == &operation; });
+  transfers_.erase(operation.place);
   set_busy(false);  // the group is broken
   return operation.status;
 }
@@ -63,9 +64,13 @@ bool LocalGroup::try_receive(Transfer& transfer) {
   return mailbox_.try_receive(transfer);
 }
 
-void LocalGroup::progress_messages() {
+bool LocalGroup::progress_messages() {
   MutexLock lock(mutex_);
-  if (mailbox_.has_work()) mailbox_.progress();
+  if (mailbox_.has_work()) {
+    mailbox_.progress();
+    remove_finished();
+  }
+  return mailbox_.has_unexpected();
 }
 
 bool LocalGroup::mailbox_in_use(const Transfer& transfer) {

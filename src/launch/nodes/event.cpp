@@ -2,13 +2,66 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
+
+#include "base/printable.h"
 
 namespace lockstep::launch {
 namespace {
 
 using nlohmann::json;
+
+// Another launcher's text is shown on this node's terminal. Of its control characters only ends of lines and tabs stay.
+void clean(std::string& text) {
+  std::string result;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find_first_of("\n\t", begin), text.size());
+    result += printable(std::string_view(text).substr(begin, end - begin));
+    if (end < text.size()) result += text[end];
+    begin = end + 1;
+  }
+  text = std::move(result);
+}
+
+bool is_between(std::int64_t value, std::int64_t least, std::int64_t most) {
+  return value >= least && value <= most;
+}
+
+constexpr int kMostWorkers = 1'000'000;                  // of all nodes together this still fits into an int
+constexpr std::int64_t kMostMs = 1'000'000'000'000'000;  // leaves room for sums
+constexpr int kHighestSignal = 64;
+
+bool is_sound(const NodeInfo& info) {
+  bool times = true;
+  for (const long ms : {info.grace_ms, info.silence_ms, info.join_timeout_ms, info.last_call_ms})
+    times = times && is_between(ms, -kMostMs, kMostMs);
+  return times && info.node_rank >= -1 && is_between(info.workers, 1, kMostWorkers) && info.pid >= 0 &&
+         info.min_nodes >= 1 && info.max_nodes >= info.min_nodes && info.max_restarts >= 0;
+}
+
+bool is_sound(const Failure& failure) {
+  return failure.rank >= 0 && failure.local_rank >= 0 && failure.node_rank >= -1 && failure.attempt >= 0 &&
+         failure.max_restarts >= 0 && is_between(failure.exit.signal, 0, kHighestSignal);
+}
+
+bool is_sound(const Event& event) {
+  const bool is_signal = event.kind == EventKind::kLeave || event.kind == EventKind::kSignal;
+  return is_between(static_cast<int>(event.kind), static_cast<int>(EventKind::kJoin),
+                    static_cast<int>(EventKind::kSignal)) &&
+         !event.node.empty() && event.number >= 0 && (!is_signal || event.number <= kHighestSignal) &&
+         is_between(event.master_port, 0, 65535) && is_sound(event.info) && is_sound(event.failure);
+}
+
+void clean(Event& event) {
+  for (std::string* text :
+       {&event.node, &event.info.id, &event.info.host, &event.info.address, &event.info.role, &event.info.version,
+        &event.info.command, &event.info.problem, &event.master_addr, &event.store, &event.text, &event.failure.host,
+        &event.failure.command, &event.failure.error, &event.failure.call_stack})
+    clean(*text);
+  for (std::string& line : event.failure.stderr_tail) clean(line);
+}
 
 json to_json(const NodeInfo& info) {
   return {{"node_rank", info.node_rank},
@@ -141,7 +194,8 @@ Result<Event> decode_event(std::string_view text) {
   if (!object.is_object()) return wrong;
   try {
     Event event = event_of(object);
-    if (event.kind < EventKind::kJoin || event.kind > EventKind::kSignal || event.node.empty()) return wrong;
+    if (!is_sound(event)) return wrong;
+    clean(event);
     return event;
   } catch (const json::exception&) {
     return wrong;  // a value of another type than expected

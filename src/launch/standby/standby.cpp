@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
@@ -23,6 +24,9 @@
 
 namespace lockstep::launch {
 namespace {
+
+// After this time the workers are started anew. To start a process takes milliseconds.
+constexpr std::chrono::seconds kStartPatience{2};
 
 struct SocketPair {
   Fd ours;
@@ -144,7 +148,8 @@ Status Standby::check(std::span<const Command> workers, int interrupt_fd) {
   if (!file_ || program_file(workers.front().executable) != file_) {
     return {ErrorCode::kMismatch, "the program's file has changed"};
   }
-  LOCKSTEP_RETURN_IF_ERROR(tree_->await_started(commands_, interrupt_fd));
+  tree_->wake_supervisor();
+  LOCKSTEP_RETURN_IF_ERROR(tree_->await_started(commands_, interrupt_fd, Deadline::after(kStartPatience)));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<Exit> exit, tree_->next_exit());
   if (exit) return {ErrorCode::kPeerFailed, fmt::format("process {} has ended", exit->pid)};
   for (const pid_t pid : tree_->pids()) {
