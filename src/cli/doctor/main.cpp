@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "arguments/words.h"
 #include "base/standard_descriptors.h"
 #include "doctor/checks.h"
 #include "doctor/measure.h"
@@ -102,7 +103,7 @@ int main(int argc, char** argv) {
   measure->add_option("--seconds", arguments.seconds, "About how long each size is measured. Default 0.5")
       ->check(CLI::Range(0.0, 3600.0));
   try {
-    app.parse(argc, argv);
+    cli::parse_words(app, {argv + 1, argv + argc});
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? EXIT_SUCCESS : kUsageError;
   }
