@@ -11,6 +11,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/host.h"
 #include "base/poll.h"
 #include "base/thread.h"
 #include "lockstep/base/log.h"
@@ -40,6 +41,9 @@ Result<std::unique_ptr<TcpStoreServer::Loop, LeakInForks>> TcpStoreServer::Loop:
     LOCKSTEP_ASSIGN_OR_RETURN(options.listener, listen_at(options.listen_at));
   }
   LOCKSTEP_ASSIGN_OR_RETURN(auto endpoint, local_endpoint(options.listener.get()));
+  if (std::string host = address_for_others(options.listen_at.host); host != options.listen_at.host) {
+    endpoint.host = std::move(host);
+  }
   LOCKSTEP_ASSIGN_OR_RETURN(Key key, choose_key(options, endpoint));
   Fd epoll(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll.valid()) return Status::from_errno("epoll_create1", errno);
