@@ -182,7 +182,7 @@ bool WorkerGroup::take_signal(ProcessTree& tree) {
   // launcher, or a worker that such a signal has ended, can be faster.
   if (!kill_at_) begin_stop(tree, number);
   tell({.kind = EventKind::kLeave, .number = number});
-  return true;
+  return !signals_.at_once();
 }
 
 void WorkerGroup::begin_stop(ProcessTree& tree, int signal_number) {
