@@ -44,7 +44,7 @@ void add(Findings& all, const Findings& more) {
 int diagnose(const Arguments& arguments) {
   const Environment environment = Environment::of_process();
   Findings measured;
-  if (!arguments.quick) {
+  if (!arguments.quick && check_loopback().ok()) {  // else its ranks would wait for one another
     // First, because the ranks of the self-test run this program up to here.
     MeasureOptions options;
     options.sizes = {64 << 20};
@@ -75,6 +75,7 @@ int bench(const Arguments& arguments) {
   options.ranks = arguments.nprocs > 0 ? arguments.nprocs : std::max(2, launch::usable_cores());
   const Environment environment = Environment::of_process();
   Findings ignored;
+  if (const Status loopback = check_loopback(); !loopback.ok()) return fail(loopback);
   auto result = is_rank(environment) ? measure_in_job(options, ignored) : measure_here(options);
   if (!result.ok()) return fail(result.status());
   if (!is_first_rank(environment)) return EXIT_SUCCESS;
