@@ -5,7 +5,10 @@
 #include <ifaddrs.h>
 #include <limits.h>
 #include <net/if.h>
+#include <netdb.h>
 #include <netinet/in.h>
+#include <strings.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
@@ -43,6 +46,53 @@ std::string text_of(const sockaddr* address) {
   return text.data();
 }
 
+using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+bool is_loopback(const sockaddr* address) {
+  if (address->sa_family == AF_INET) {
+    return ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr) >> 24U == IN_LOOPBACKNET;
+  }
+  return address->sa_family == AF_INET6 &&
+         IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
+}
+
+// With a domain or without, on either side.
+bool is_own_name(const std::string& host) {
+  const auto first_label = [](const std::string& name) { return name.substr(0, name.find('.')); };
+  const std::string own = first_label(host_name());
+  return strcasecmp(first_label(host).c_str(), own.c_str()) == 0 && strcasecmp(own.c_str(), "localhost") != 0;
+}
+
+bool stands_for_loopback(const std::string& host) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* raw = nullptr;
+  if (getaddrinfo(host.c_str(), nullptr, &hints, &raw) != 0) return false;
+  const AddressList list(raw, &freeaddrinfo);
+  for (const addrinfo* entry = list.get(); entry != nullptr; entry = entry->ai_next) {
+    if (!is_loopback(entry->ai_addr)) return false;
+  }
+  return true;
+}
+
+// The address of this machine on the way to an address that is nobody's (it is kept for documentation). Connecting a
+// datagram socket asks the routing table and sends nothing.
+std::string address_on_default_route(const char* nobody) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  hints.ai_flags = AI_NUMERICHOST;
+  addrinfo* raw = nullptr;
+  if (getaddrinfo(nobody, "9", &hints, &raw) != 0) return {};
+  const AddressList list(raw, &freeaddrinfo);
+  const Fd probe(socket(list->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_storage local{};
+  auto* address = reinterpret_cast<sockaddr*>(&local);
+  socklen_t bytes = sizeof local;
+  const bool found = probe.valid() && connect(probe.get(), list->ai_addr, list->ai_addrlen) == 0 &&
+                     getsockname(probe.get(), address, &bytes) == 0;
+  return found && !is_loopback(address) ? text_of(address) : std::string();
+}
+
 }  // namespace
 
 std::string host_name() {
@@ -70,6 +120,15 @@ Result<std::vector<std::string>> addresses_of_machine() {
     if (std::string text = text_of(entry->ifa_addr); !text.empty()) addresses.insert(std::move(text));
   }
   return std::vector<std::string>(addresses.begin(), addresses.end());
+}
+
+std::string address_for_others(const std::string& host) {
+  if (!is_own_name(host) || !stands_for_loopback(host)) return host;
+  for (const char* nobody : {"192.0.2.1", "2001:db8::1"}) {
+    if (std::string address = address_on_default_route(nobody); !address.empty()) return address;
+  }
+  auto addresses = addresses_of_machine();
+  return addresses.ok() && !addresses->empty() ? addresses->front() : host;
 }
 
 }  // namespace lockstep

@@ -39,4 +39,17 @@ std::size_t word_distance(std::string_view one, std::string_view other) {
   return last[b.size()];
 }
 
+std::string nearest_word(std::string_view word, const std::vector<std::string>& known) {
+  std::string best;
+  std::size_t least = std::max<std::size_t>(1, std::min<std::size_t>(word.size(), kComparedLetters) / 3) + 1;
+  for (const std::string& candidate : known) {
+    const std::size_t distance = word_distance(word, candidate);
+    if (distance < least) {
+      least = distance;
+      best = candidate;
+    }
+  }
+  return best;
+}
+
 }  // namespace lockstep

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "arguments/words.h"
 #include "base/standard_descriptors.h"
 #include "cli/completion.h"
 #include "cli/job_commands.h"
@@ -170,12 +171,16 @@ int main(int argc, char** argv) {
   lockstep::cli::add_completion_command(app, LOCKSTEP_VERSION, exit_code);
   // CLI11 would give the words after "--" to options that take several values. Here they are the program or its
   // arguments.
-  const std::vector<std::string> words(argv + 1, argv + argc);
-  const auto dashes = std::find(words.begin(), words.end(), "--");
+  lockstep::cli::Words plain;
+  const std::vector<std::string>& words = plain.words;
+  auto dashes = words.end();
   try {
+    lockstep::cli::let_the_last_count(app);
+    plain = lockstep::cli::plain_words(app, {argv + 1, argv + argc});
+    dashes = std::find(words.begin(), words.end(), "--");
     app.parse(std::vector<std::string>(std::make_reverse_iterator(dashes), words.rend()));
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? EXIT_SUCCESS : kUsageError;
+    return app.exit(lockstep::cli::with_variable(plain, error)) == 0 ? EXIT_SUCCESS : kUsageError;
   }
   if (!run_command->parsed()) return end_output(exit_code);
   arguments.program = run_command->remaining();
@@ -185,5 +190,8 @@ int main(int argc, char** argv) {
   // After the program's name, "--" is an argument of the program.
   if (dashes != words.end())
     arguments.program.insert(arguments.program.end(), dashes + (arguments.program.empty() ? 1 : 0), words.end());
+  for (const auto& [option, variable] : plain.from_variables) {
+    site.places.emplace_back(option, "the variable " + variable);
+  }
   return run(*run_command, arguments, site);
 }

@@ -27,6 +27,10 @@ Result<comm::Endpoint> parse_rdzv_endpoint(std::string_view text) {
   const std::size_t bracket = text.find(']');
   const std::size_t colon = text.find(':', bracket == std::string_view::npos ? 0 : bracket);
   std::string_view host = text.substr(0, colon);
+  if (bracket == std::string_view::npos && colon != text.rfind(':')) {
+    return wrong(
+        fmt::format("--rdzv-endpoint '{}': expected an IPv6 address in brackets: [fd00::1] or [fd00::1]:29400", text));
+  }
   if (host.size() > 1 && host.front() == '[') host = host.substr(1, host.size() - 2);
   if (host.empty()) return wrong(fmt::format("--rdzv-endpoint '{}': expected HOST or HOST:PORT", text));
   comm::Endpoint endpoint{std::string(host), 0};
@@ -256,7 +260,7 @@ Result<launch::HostsOptions> to_hosts_options(const NodeArguments& arguments, co
   }
   if (count == 1) return wrong("--hosts: with one host, start the job there: ssh HOST lockstep run ...");
   hosts.min_nodes = counts.first;
-  hosts.ssh = launch::split_words(arguments.ssh);
+  LOCKSTEP_ASSIGN_OR_RETURN(hosts.ssh, launch::split_words(arguments.ssh));
   if (hosts.ssh.empty()) return wrong("--ssh: expected a command");
   hosts.local_addr = arguments.local_addr;
   hosts.nproc_per_node = nproc_per_node;

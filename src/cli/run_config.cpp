@@ -10,6 +10,7 @@
 #include <deque>
 #include <optional>
 #include <set>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -82,9 +83,9 @@ class LaunchSection {
     config::Sources sources{file, Environment::of_process(), {}};
     for (const Setting& setting : settings_) {
       if (setting.option->count() == 0) continue;
-      const std::string value = setting.flag || is_flag(*setting.option)
-                                    ? "true"
-                                    : fmt::format("{}", fmt::join(setting.option->results(), ","));
+      const std::string value = is_flag(*setting.option)
+                                    ? fmt::format("{}", setting.option->as<bool>())
+                                    : fmt::format("{}", fmt::join(setting.option->reduced_results(), ","));
       sources.options.push_back({setting.option_name, value});
     }
     return schema_.read(sources);
@@ -96,7 +97,7 @@ class LaunchSection {
       const config::Key& key = *schema_.find("launch." + setting.key);
       if (key.origin().layer != config::Layer::kFile) continue;
       take(setting);
-      site.from_file.emplace_back(setting.option_name, key.origin().place);
+      site.places.emplace_back(setting.option_name, key.origin().place);
     }
     site.nproc_given = layer_of("nproc_per_node") != config::Layer::kDefault;
     site.nnodes_given = layer_of("nnodes") != config::Layer::kDefault;
@@ -104,13 +105,30 @@ class LaunchSection {
     // The command line's --devices wins over both keys of the file.
     if (!device_ids_.empty() && layer_of("devices") != config::Layer::kCommandLine) {
       site.devices = fmt::format("{}", fmt::join(device_ids_, ","));
-      site.from_file.emplace_back("--devices", schema_.find("launch.device_ids")->origin().place);
+      site.places.emplace_back("--devices", schema_.find("launch.device_ids")->origin().place);
     }
-    if (run.program.empty()) run.program = program_;
+    if (!device_ids_.empty() && layer_of("devices") == config::Layer::kCommandLine) device_ids_.clear();
+    if (run.program.empty()) {
+      run.program = program_;
+    } else {
+      program_ = run.program;
+      program_given_ = true;
+    }
     return {};
   }
 
-  std::string print() const { return schema_.print(); }
+  // Defaults are comments: a number of workers or nodes that a file gives wins over that of Slurm or --devices.
+  std::string print() const {
+    std::istringstream lines(schema_.print());
+    std::string text;
+    for (std::string line; std::getline(lines, line);) {
+      const bool is_program = line.starts_with("  program: ");
+      if (is_program && program_given_) line.replace(line.rfind("# ") + 2, std::string::npos, "the command line");
+      if (line.ends_with("# default")) line.replace(0, 2, "# ");
+      text += line + "\n";
+    }
+    return text;
+  }
 
  private:
   Status check(const SiteArguments& site) const {
@@ -168,6 +186,7 @@ class LaunchSection {
   std::deque<Setting> settings_;  // fields of the schema's keys: they do not move
   std::vector<int> device_ids_;
   std::vector<std::string> program_;
+  bool program_given_ = false;  // by the command line
   config::Schema schema_;
   config::Section section_;
 };
@@ -191,7 +210,7 @@ Result<std::string> apply_config(CLI::App& command, SiteArguments& site, RunArgu
 }
 
 Status with_place(const SiteArguments& site, const Status& error) {
-  for (const auto& [option, place] : site.from_file) {
+  for (const auto& [option, place] : site.places) {
     const bool is_about_it =
         error.message().starts_with(option) && error.message().substr(option.size(), 1).find_first_of(" :") == 0;
     if (is_about_it) return error.with_context(place);

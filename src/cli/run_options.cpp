@@ -93,9 +93,11 @@ void add_run_options(CLI::App& command, RunArguments& arguments) {
   command.add_flag(both_spellings("--dry-run"), arguments.dry_run, "Print what would be done, and do nothing")
       ->group("Program");
   command.add_flag("-m,--module", arguments.module, "PROGRAM is a Python module: python3 -u -m PROGRAM")
-      ->group("Program");
+      ->group("Program")
+      ->envname(pet_variable("--module"));
   command.add_flag(both_spellings("--no-python"), arguments.no_python, "Execute PROGRAM even if its name ends in .py")
-      ->group("Program");
+      ->group("Program")
+      ->envname(pet_variable("--no-python"));
   command.footer(kRunFooter);
   // Options after the program's name belong to the program.
   command.prefix_command();

@@ -19,8 +19,8 @@ struct SiteArguments {
   bool print_config = false;
   bool nproc_given = false;   // whether a layer says --nproc-per-node
   bool nnodes_given = false;  // and --nnodes
-  // The options that the file gave, and where: {"--tee", "config.yaml:3:8"}.
-  std::vector<std::pair<std::string, std::string>> from_file;
+  // The options that the file or a variable gave, and where: {"--tee", "config.yaml:3:8"}.
+  std::vector<std::pair<std::string, std::string>> places;
 };
 
 void add_site_options(CLI::App& command, SiteArguments& arguments);
@@ -29,7 +29,7 @@ void add_site_options(CLI::App& command, SiteArguments& arguments);
 // `program` into run.program when that is empty. With --print-config the text of all values comes back, else "".
 Result<std::string> apply_config(CLI::App& command, SiteArguments& site, RunArguments& run);
 
-// An error about an option that the file gave, with the place in the file.
+// An error about an option that the file or a variable gave, with that place.
 Status with_place(const SiteArguments& site, const Status& error);
 
 // Takes leases on the GPUs that --devices names, and gives each worker its own. The leases end with the result. Without

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/printable.h"
+#include "base/word_distance.h"
 #include "config/words.h"
 
 namespace lockstep::config {
@@ -97,7 +98,7 @@ class Parser {
         if (schema_.find_option(option) != nullptr) known.push_back(std::move(option));
       }
     }
-    const std::string best = nearest(name, known);
+    const std::string best = nearest_word(name, known);
     return Status(
         ErrorCode::kInvalidArgument,
         fmt::format("unknown option {}{}", shown(name),

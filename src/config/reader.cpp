@@ -9,6 +9,7 @@
 
 #include "base/printable.h"
 #include "base/regular_file.h"
+#include "base/word_distance.h"
 #include "config/value.h"
 #include "config/words.h"
 
@@ -106,7 +107,7 @@ void Reader::tell_unknown(const Member& member, const std::string& section) {
   std::string message = fmt::format("unknown {} {}", map ? "section" : "key", shown(member.name));
   if (!section.empty()) message += fmt::format(" in section '{}'", section);
   std::string hint = suggestion(member.name, names);
-  if (nearest(member.name, names).empty()) {
+  if (nearest_word(member.name, names).empty()) {
     for (const Key& key : schema_.keys_) {
       if (key.name() == member.name)
         hint = fmt::format("; the key of this name belongs to section '{}'", key.section());
@@ -157,7 +158,7 @@ bool Reader::is_of_others(const Member& member) const {
   const auto& ignored = schema_.ignored_;
   if (std::find(ignored.begin(), ignored.end(), member.name) != ignored.end()) return true;
   if (!schema_.ignore_others_ || member.value.kind != Node::Kind::kMap) return false;
-  return nearest(member.name, names_in("")).empty();
+  return nearest_word(member.name, names_in("")).empty();
 }
 
 std::vector<std::string> Reader::names_in(const std::string& section) const {

@@ -21,21 +21,8 @@ std::string shown(std::string_view word) {
   return fmt::format("'{}{}'", printable(word.substr(0, kMostShown)), cut ? "..." : "");
 }
 
-std::string nearest(std::string_view word, const std::vector<std::string>& known) {
-  std::string best;
-  std::size_t least = std::max<std::size_t>(1, std::min<std::size_t>(word.size(), kComparedLetters) / 3) + 1;
-  for (const std::string& candidate : known) {
-    const std::size_t distance = word_distance(word, candidate);
-    if (distance < least) {
-      least = distance;
-      best = candidate;
-    }
-  }
-  return best;
-}
-
 std::string suggestion(std::string_view word, const std::vector<std::string>& known) {
-  if (const std::string best = nearest(word, known); !best.empty()) {
+  if (const std::string best = nearest_word(word, known); !best.empty()) {
     return fmt::format("; the nearest known one is '{}'", best);
   }
   if (known.empty()) return "";

@@ -1,4 +1,4 @@
-// Words in messages: how they are shown, and which known word is nearest to an unknown one.
+// Words in messages: how they are shown, and which known ones were meant.
 #pragma once
 
 #include <string>
@@ -9,9 +9,6 @@ namespace lockstep::config {
 
 // The word in quotes, with control characters made visible, and cut when it is long.
 std::string shown(std::string_view word);
-
-// The nearest of the known words if it is near enough to be meant; empty: none is.
-std::string nearest(std::string_view word, const std::vector<std::string>& known);
 
 // "; the nearest known one is 'x'", else "; known are a, b, c".
 std::string suggestion(std::string_view word, const std::vector<std::string>& known);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "doctor/finding.h"
+#include "lockstep/base/status.h"
 
 namespace lockstep::doctor {
 
@@ -20,5 +21,7 @@ Findings check_gpus(const std::string& root);
 Findings check_libtorch(const std::string& folder, const std::string& version);
 // Interfaces, the way to other machines, ports.
 Findings check_network(const std::string& root);
+// Whether processes of this machine reach one another at 127.0.0.1, as those of every job must.
+Status check_loopback();
 
 }  // namespace lockstep::doctor

@@ -129,7 +129,7 @@ Result<JobEnd> run_attempts(const JobOptions& options, JobSpec job, Consoles& co
     // If the worker wrote to the terminal itself, the cursor may be in the middle of a line.
     if (result.failure) err.say((result.failure->stderr_seen ? "" : "\n") + format_failure(*result.failure));
     if (!result.leftovers.ok()) err.say("lockstep: " + result.leftovers.message());
-    if (result.signal != 0) return JobEnd{.code = 128 + result.signal, .signalled = true};
+    if (result.signal != 0) return JobEnd{.code = code_after_signal(result), .signalled = true};
     if (!result.failure) return JobEnd{};
     // Leftover processes may hold a port or a device that the next attempt needs.
     if (!result.leftovers.ok() || job.restart_count >= options.max_restarts) {

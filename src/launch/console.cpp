@@ -1,8 +1,11 @@
 #include "launch/console.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 
 #include <algorithm>
+
+#include "launch/tail.h"
 
 namespace lockstep::launch {
 namespace {
@@ -53,6 +56,11 @@ void Console::progress(const void* owner, std::string_view prefix, std::string_v
   if (open_ == Open::kPartial && owner_ != owner) queue_ += '\n';
   progress_.assign(prefix);
   progress_ += text;
+  // A bar that goes on in the next row could not be replaced by the next one.
+  winsize size{};
+  if (ioctl(writer_->fd(), TIOCGWINSZ, &size) == 0 && size.ws_col > 1) {
+    progress_ = fit_to_columns(progress_, size.ws_col - 1);
+  }
   queue_ += kClearLine;
   queue_ += progress_;
   open_ = Open::kProgress;

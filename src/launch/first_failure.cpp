@@ -1,10 +1,17 @@
 #include "launch/first_failure.h"
 
+#include <fmt/format.h>
+
 #include <charconv>
 #include <chrono>
 #include <memory>
+#include <sstream>
+#include <utility>
 
 #include "lockstep/store/tcp_store.h"
+#include "store/membership/exchange_members.h"
+#include "store/membership/join_group.h"
+#include "store/membership/refuse_rendezvous.h"
 
 namespace lockstep::launch {
 namespace {
@@ -41,6 +48,33 @@ Result<std::optional<int>> first_failure(const std::string& store, const std::st
   int rank = -1;
   std::from_chars(text.data(), text.data() + text.size(), rank);
   return rank < 0 ? std::optional<int>() : rank;
+}
+
+Status tell_of_early_ends(const JobSpec& job, std::vector<int>& ranks) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto client, connect(job.store, job.job_key, kQueryTimeout));
+  comm::RendezvousOptions options;
+  options.world_size = job.world_size;
+  options.environment = Environment({{"LOCKSTEP_RESTART_COUNT", std::to_string(job.restart_count)}});
+  const std::string base = fmt::format("lockstep/{}/{}", options.group_name, job.restart_count);
+  const std::vector<std::string> keys = comm::membership_keys(base + "/1");
+  LOCKSTEP_ASSIGN_OR_RETURN(const bool some_wait, client->check({keys.data(), 1}));
+  LOCKSTEP_ASSIGN_OR_RETURN(const bool is_decided, client->check({keys.data() + 1, 1}));
+  if (is_decided) ranks.clear();
+  if (is_decided || !some_wait) return {};
+  LOCKSTEP_ASSIGN_OR_RETURN(const comm::Bytes lines, client->get(keys[0], Deadline::after(kQueryTimeout)));
+  int rank = 0;
+  int size = 0;
+  // A program may leave ranks out of its group.
+  if (!(std::istringstream(std::string(lines)) >> rank >> size) || size != job.world_size) {
+    ranks.clear();
+    return {};
+  }
+  for (const int ended : std::exchange(ranks, {})) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const bool joined, comm::has_joined(*client, base, ended));
+    options.rank = ended;
+    if (!joined) refuse_rendezvous(options, client, "it has ended with exit code 0 before it joined");
+  }
+  return {};
 }
 
 }  // namespace lockstep::launch

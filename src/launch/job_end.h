@@ -19,8 +19,8 @@ struct JobEnd {
 };
 
 // Writes the first failure in torchelastic's format: to TORCHELASTIC_ERROR_FILE, where another launcher has set that
-// for this one, and with --log-dir to LOG_DIR/RUN_ID/error.json. Does nothing after success. Gives up on a disk that
-// does not answer, as LogFiles does. Errors are warnings.
+// for this one, and with --log-dir to LOG_DIR/RUN_ID/error.json. After success it removes the latter file of an earlier
+// job. Gives up on a disk that does not answer, as LogFiles does. Errors are warnings.
 void write_error_report(const JobOptions& options, const std::string& run_id, const JobEnd& end, LogFiles* logs,
                         SignalWatch& signals);
 

@@ -6,9 +6,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cerrno>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 
 #include "base/regular_file.h"
@@ -34,6 +36,15 @@ Result<Fd> open_log_file(const std::string& path) {
                               kind_of_file(info.st_mode)));
   }
   if (!file.valid()) return unwritable(path, error);
+  if (info.st_size > 0) {
+    std::array<char, 32> now{};
+    const std::time_t seconds = std::time(nullptr);
+    std::tm local{};
+    if (localtime_r(&seconds, &local) != nullptr) std::strftime(now.data(), now.size(), "%F %T", &local);
+    const std::string mark = fmt::format("\nlockstep: another run begins here, {}\n", now.data());
+    // A full disk is told of when the worker's lines do not fit either.
+    static_cast<void>(!write(file.get(), mark.data(), mark.size()));
+  }
   return file;
 }
 

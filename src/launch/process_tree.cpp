@@ -21,6 +21,7 @@
 #include "base/arithmetic.h"
 #include "base/poll.h"
 #include "launch/memfd.h"
+#include "launch/program.h"
 #include "launch/supervisor/descendants.h"
 #include "launch/supervisor/protocol.h"
 #include "launch/supervisor_image.h"
@@ -142,6 +143,9 @@ Status start_failure(int index, const Command& command, int error) {
                   what + ": the file is neither a program for this machine nor a script that begins with '#!'");
   }
   Status plain = Status::from_errno(what, error);
+  if (error == ENOENT && access(command.executable.c_str(), F_OK) == 0) {
+    return Status(ErrorCode::kNotFound, fmt::format("{}: {}", what, why_not_there(command.executable)));
+  }
   if (error == ENOENT) return Status(ErrorCode::kNotFound, plain.message());
   if (error == EACCES || error == EPERM) return Status(ErrorCode::kPermission, plain.message());
   return plain;

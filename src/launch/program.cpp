@@ -6,6 +6,9 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+
+#include "base/printable.h"
 
 namespace lockstep::launch {
 namespace {
@@ -57,6 +60,8 @@ Result<std::string> find_executable(const std::string& name, std::string_view se
     if (state_of(path) == FileState::kExecutable) return path;
     begin = end + 1;
   }
+  // cron and ssh may have another PATH than the shell by which this program was found.
+  if (auto self = own_program(); self.ok() && std::filesystem::path(*self).filename() == name) return self;
   const bool here = state_of("./" + name) != FileState::kMissing;
   return Status(ErrorCode::kNotFound,
                 fmt::format("no program '{}' in the folders of PATH{}", name,
@@ -68,6 +73,24 @@ Result<std::string> own_program() {
   std::string path = std::filesystem::read_symlink("/proc/self/exe", error).string();
   if (error) return Status::from_errno("cannot read /proc/self/exe to start this program again", error.value());
   return path;
+}
+
+std::string why_not_there(const std::string& executable) {
+  std::string line;
+  std::getline(std::ifstream(executable), line);
+  if (!line.starts_with("#!")) {
+    return "the file is there, but not the loader or library path that it names; was it built for another system? "
+           "(file, ldd)";
+  }
+  if (line.ends_with('\r')) {
+    return fmt::format(
+        "its first line ends with a carriage return, as in files of Windows, so the system looks for an "
+        "interpreter with that name; remove them: sed -i 's/\\r$//' {}",
+        executable);
+  }
+  const std::size_t begin = std::min(line.find_first_not_of(" \t", 2), line.size());
+  const std::string interpreter = line.substr(begin, line.find_first_of(" \t", begin) - begin);
+  return fmt::format("its first line names the interpreter '{}', which is not there", printable(interpreter));
 }
 
 }  // namespace lockstep::launch

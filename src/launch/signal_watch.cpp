@@ -31,10 +31,13 @@ SignalWatch::~SignalWatch() {
 
 int SignalWatch::take() {
   const auto now = std::chrono::steady_clock::now();
-  int number = static_cast<int>(next_signal(fd_.get()).ssi_signo);
-  while (number != 0 && asked_ && now - *asked_ < kOneRequest) {
-    number = static_cast<int>(next_signal(fd_.get()).ssi_signo);
-  }
+  const auto next = [this] {
+    const signalfd_siginfo signal = next_signal(fd_.get());
+    at_once_ = at_once_ || (signal.ssi_code == SI_QUEUE && signal.ssi_int == kAtOnce);
+    return static_cast<int>(signal.ssi_signo);
+  };
+  int number = next();
+  while (number != 0 && !at_once_ && asked_ && now - *asked_ < kOneRequest) number = next();
   if (number != 0 && !asked_) asked_ = now;
   return number;
 }

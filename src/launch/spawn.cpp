@@ -132,11 +132,14 @@ class Join {
     grace_ = options.grace;
     Status failure;
     while (failure.ok() && tree_.running() > 0) {
-      if (!wait_readable(tree_.fd(), deadline)) {
+      if (wait_readable(tree_.fd(), earlier(deadline, look_at_))) {
+        failure = take_exit();
+      } else if (deadline.expired()) {
         failure = timed_out(options.timeout);
-        break;
+      } else {
+        static_cast<void>(tell_of_early_ends(job_, ended_));  // the store may be busy: next time
+        look_at_ = ended_.empty() ? Deadline::never() : Deadline::after(kLookAtEarlyEnds);
       }
-      failure = take_exit();
     }
     if (!failure.ok()) stop_others(options.grace);
     const Status ended = tree_.end();
@@ -150,6 +153,8 @@ class Join {
     if (!exit) return {};
     if (exit->failed()) return root_cause_of(*exit);
     const SpawnReport report = report_of(exit->index);
+    ended_.push_back(exit->index);
+    if (look_at_.is_never()) look_at_ = Deadline::after(kLookAtEarlyEnds);
     // A call of exit(0) inside fn is not a failure.
     return report.started ? Status() : describe_failure(*exit, report, pipes_.size(), call_);
   }
@@ -208,6 +213,8 @@ class Join {
   int call_;
   std::chrono::milliseconds grace_{0};
   std::vector<bool> exited_;
+  std::vector<int> ended_;  // with 0, until they are known to have joined the others
+  Deadline look_at_ = Deadline::never();
 };
 
 Status run_parent(const SpawnOptions& options, int call) {

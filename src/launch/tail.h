@@ -1,4 +1,4 @@
-// The last lines of a stream, for a failure report. At most 20 lines and 8 KiB.
+// The last lines of a stream, for a failure report (at most 20 lines and 8 KiB), and what a terminal shows of a line.
 #pragma once
 
 #include <cstddef>
@@ -23,5 +23,11 @@ class Tail {
 
 // The part of a line that a terminal shows after its carriage returns.
 std::string_view visible_part(std::string_view line);
+
+// Without the beginning of a letter (UTF-8) whose rest is still to come.
+std::string_view whole_letters(std::string_view text);
+
+// As much of a line as fits; of what does not, the escape sequences.
+std::string fit_to_columns(std::string_view text, std::size_t columns);
 
 }  // namespace lockstep::launch

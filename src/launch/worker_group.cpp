@@ -39,6 +39,10 @@ Result<std::vector<Command>> WorkerGroup::make_commands(const std::string& execu
   const std::vector<std::string> inherited = current_environment();
   const std::vector<int> cores = options_.pin_cores ? allowed_cores() : std::vector<int>();
   const std::vector<std::vector<int>> shares = share_cores(cores, options_.workers);
+  // A shell's keystrokes are not for a job in the background. The system would stop the launcher if it read them, but
+  // not a worker, which is in a session of its own.
+  const pid_t foreground = tcgetpgrp(STDIN_FILENO);
+  const bool in_background = foreground > 0 && foreground != getpgrp();
   std::vector<Command> commands;
   for (int local_rank = 0; local_rank < options_.workers; ++local_rank) {
     Command& command = commands.emplace_back(common);
@@ -55,7 +59,7 @@ Result<std::vector<Command>> WorkerGroup::make_commands(const std::string& execu
     keep_freed_memory(command.environment);
     use_huge_pages(command.environment);
     command.cpus = number < options_.worker_cores.size() ? options_.worker_cores[number] : shares[number];
-    if (local_rank > 0) command.stdin_fd = null_fd;
+    if (local_rank > 0 || in_background) command.stdin_fd = null_fd;
     LOCKSTEP_RETURN_IF_ERROR(relay_.connect(options_, job_, local_rank, command));
   }
   return commands;
@@ -78,6 +82,7 @@ Result<RunResult> WorkerGroup::run() {
   while (signals_.take_for_workers() != 0) {
   }
   if (nodes_ != nullptr) nodes_->take_signals();
+  memory_kills_ = memory_kills();
   auto started = start(commands);
   if (started.status().code() == ErrorCode::kAborted) return ended_by_signal(started.status());
   if (is_about_the_program(started.status().code())) {
@@ -121,7 +126,8 @@ Result<bool> WorkerGroup::step(ProcessTree& tree) {
   const Deadline nodes_due = nodes_ != nullptr ? nodes_->next_due() : Deadline::never();
   const Deadline standby_due = all_is_well() ? standby_.next_due() : Deadline::never();
   const Deadline end = (kill_at_ ? kill_at_ : stop_at_).value_or(Deadline::never());
-  const auto waited = poll_until(polled, earlier(earlier(nodes_due, standby_due), earlier(relay_.next_due(), end)));
+  const Deadline due = earlier(earlier(nodes_due, standby_due), earlier(relay_.next_due(), end));
+  const auto waited = poll_until(polled, earlier(due, look_at_));
   LOCKSTEP_RETURN_IF_ERROR(waited.status().with_context("cannot wait for the workers"));
   relay_.serve();
   LOCKSTEP_RETURN_IF_ERROR(take_exits(tree));
@@ -129,8 +135,28 @@ Result<bool> WorkerGroup::step(ProcessTree& tree) {
   if (polled[1].revents != 0) pass_on_signal(tree);
   if (polled[0].revents != 0 && !take_signal(tree)) return false;
   if (all_is_well()) standby_.start_if_due();
+  if (look_at_.expired()) look_for_early_ends();
   if (stop_at_ && !kill_at_ && stop_at_->expired()) stop_after_failure(tree);
-  return !kill_at_ || !kill_at_->expired();
+  if (!kill_at_ || !kill_at_->expired()) return true;
+  if (tree.running() > 0 && options_.grace.count() > 0) say_killed();
+  return false;
+}
+
+void WorkerGroup::look_for_early_ends() {
+  if (all_is_well()) static_cast<void>(tell_of_early_ends(job_, ended_));  // the store may be busy: next time
+  look_at_ = ended_.empty() || !all_is_well() ? Deadline::never() : Deadline::after(kLookAtEarlyEnds);
+}
+
+void WorkerGroup::say_killed() {
+  result_.killed = true;
+  std::vector<int> ranks;
+  for (std::size_t i = 0; i < exited_.size(); ++i) {
+    if (!exited_[i]) ranks.push_back(job_.first_rank + static_cast<int>(i));
+  }
+  consoles_.err().say(
+      fmt::format("lockstep: rank{} {} had not ended {} s (--grace) after being asked to, and {} killed",
+                  ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "),
+                  std::chrono::duration<double>(options_.grace).count(), ranks.size() == 1 ? "was" : "were"));
 }
 
 Status WorkerGroup::take_exits(ProcessTree& tree) {
@@ -152,7 +178,11 @@ void WorkerGroup::take_exit(ProcessTree& tree, const Exit& exit) {
     if (exit.failed()) note_failure(exit);
     return stop_after_failure(tree);
   }
-  if (!exit.failed()) return;
+  if (!exit.failed()) {
+    ended_.push_back(job_.first_rank + exit.index);
+    if (look_at_.is_never()) look_at_ = Deadline::after(kLookAtEarlyEnds);
+    return;
+  }
   note_failure(exit);
   awaited_ = claimed_by_running();
   if (!awaited_) return stop_after_failure(tree);
@@ -182,7 +212,7 @@ bool WorkerGroup::take_signal(ProcessTree& tree) {
   // launcher, or a worker that such a signal has ended, can be faster.
   if (!kill_at_) begin_stop(tree, number);
   tell({.kind = EventKind::kLeave, .number = number});
-  return true;
+  return !signals_.at_once();
 }
 
 void WorkerGroup::begin_stop(ProcessTree& tree, int signal_number) {
@@ -232,6 +262,7 @@ void WorkerGroup::note_failure(const Exit& exit) {
   failure.attempt = job_.restart_count;
   failure.max_restarts = job_.max_restarts;
   error_files_[static_cast<std::size_t>(exit.index)].read_into(failure);
+  if (exit.signal == SIGKILL && failure.error.empty()) failure.error = lack_of_memory(memory_kills_, memory_kills());
 }
 
 }  // namespace lockstep::launch

@@ -1,6 +1,8 @@
 // WorkerGroup: the workers of one attempt, from the start to the end of the last process.
 #pragma once
 
+#include <chrono>
+#include <csignal>
 #include <optional>
 #include <vector>
 
@@ -8,6 +10,7 @@
 #include "launch/consoles.h"
 #include "launch/error_file.h"
 #include "launch/failure_report.h"
+#include "launch/out_of_memory.h"
 #include "launch/process_tree.h"
 #include "launch/relay.h"
 #include "launch/signal_watch.h"
@@ -23,11 +26,18 @@ struct Event;
 struct RunResult {
   std::optional<Failure> failure;  // the first
   int signal = 0;                  // the signal that asked the launcher to end; 0: none
+  bool killed = false;             // workers did not end in the time that --grace gave them
   Status leftovers;                // an error if workers were not started or processes could not be killed
   Status nodes;                    // an error if the launcher has lost those of the other nodes
   bool stopped = false;            // because of another node
   Status program;                  // an error if the program is not there (kNotFound) or cannot be executed
 };
+
+// The launcher's exit code after a signal. Workers that had to be killed may not have saved what they wanted to save,
+// and a script that starts the job again after 128 + SIGTERM must not do so for ever.
+inline int code_after_signal(const RunResult& result) {
+  return 128 + (result.killed ? SIGKILL : result.signal);
+}
 
 class WorkerGroup {
  public:
@@ -64,13 +74,17 @@ class WorkerGroup {
   std::optional<int> claimed_by_running() const;
   // Whether the failure of this node is not told yet, because a worker of another node has claimed the first one.
   bool awaits_other_node() const { return awaited_ == kElsewhere && !kill_at_; }
-  // False: this is the second signal.
+  // False: this is the second signal, or it asks for the end at once.
   bool take_signal(ProcessTree& tree);
   void begin_stop(ProcessTree& tree, int signal_number);
   // SIGUSR1 and SIGUSR2 go to the workers, and mean nothing to the launcher.
   void pass_on_signal(ProcessTree& tree);
   void stop_after_failure(ProcessTree& tree);
   void note_failure(const Exit& exit);
+  // Workers that have ended with 0 and for which others wait in vain.
+  void look_for_early_ends();
+  // Says which workers have not ended in the grace time.
+  void say_killed();
 
   const JobOptions& options_;
   const JobSpec& job_;
@@ -83,6 +97,9 @@ class WorkerGroup {
   std::vector<ErrorFile> error_files_;  // by local rank
   std::vector<bool> exited_;            // by local rank
   static constexpr int kElsewhere = -1;
+  MemoryKills memory_kills_;  // before the workers started
+  std::vector<int> ended_;    // ranks that have ended with 0, until they are known to have joined the others
+  Deadline look_at_ = Deadline::never();
   std::optional<int> awaited_;       // the local rank that claimed the first failure, until it exits
   std::optional<Deadline> stop_at_;  // set while `awaited_` is
   std::optional<Deadline> kill_at_;  // set while the group is being stopped

@@ -68,22 +68,27 @@ void WorkerStream::take_lines(std::string_view bytes) {
   if (has_progress_ && settings_.style == Style::kProgress) {
     console.progress(this, settings_.prefix, visible_part(partial_));
   } else if (partial_.size() >= kPartialBytes) {
+    const std::string rest = partial_.substr(whole_letters(partial_).size());
+    partial_.resize(partial_.size() - rest.size());
     console.partial(this, settings_.prefix, visible_part(partial_));
-    partial_.clear();
+    partial_ = rest;
     has_progress_ = false;
   }
 }
 
 std::optional<WorkerStream::Clock::time_point> WorkerStream::partial_due() const {
-  if (partial_.empty() || has_progress_) return std::nullopt;
+  // The rest of a letter comes with the next bytes.
+  if (has_progress_ || whole_letters(partial_).empty()) return std::nullopt;
   return partial_since_ + kPartialDelay;
 }
 
 void WorkerStream::show_partial_if_due(Clock::time_point now) {
   const std::optional<Clock::time_point> due = partial_due();
   if (!due || now < *due) return;
-  settings_.console->partial(this, settings_.prefix, partial_);
-  partial_.clear();
+  const std::string_view whole = whole_letters(partial_);
+  settings_.console->partial(this, settings_.prefix, whole);
+  partial_.erase(0, whole.size());
+  partial_since_ = now;
 }
 
 void WorkerStream::finish() {

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <memory>
 
+#include "base/host.h"
 #include "lockstep/base/fd.h"
 
 namespace lockstep::comm {
@@ -65,7 +66,7 @@ Result<NetworkInterface> interface_with_address(const std::string& address) {
 }
 
 Result<NetworkInterface> interface_towards(const std::string& host) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const AddressList list, resolve(host, 0));
+  LOCKSTEP_ASSIGN_OR_RETURN(const AddressList list, resolve(address_for_others(host), 0));
   Status last(ErrorCode::kNotFound, fmt::format("'{}' has no address", host));
   for (const addrinfo* entry = list.get(); entry != nullptr; entry = entry->ai_next) {
     // Connecting a datagram socket asks the routing table and sends nothing.

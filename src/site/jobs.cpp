@@ -9,14 +9,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <chrono>
 #include <csignal>
 #include <map>
 #include <optional>
-#include <thread>
 
 #include "base/poll.h"
 #include "base/printable.h"
+#include "launch/signal_watch.h"
 #include "launch/standby/hook.h"
 #include "lockstep/base/fd.h"
 
@@ -162,13 +161,17 @@ Status stop_job(const RunningJob& job, bool at_once, Deadline deadline) {
   // The descriptor now stands for one process; it may be another one with the old number.
   const std::optional<Process> now = find_process(job.launcher.pid);
   if (!now || now->start != job.launcher.start) return {};
-  for (int i = 0; i < (at_once ? 2 : 1); ++i) {
-    // A signal that is sent again before it was taken arrives only once.
-    if (i > 0) std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    if (syscall(SYS_pidfd_send_signal, launcher.get(), SIGTERM, nullptr, 0) != 0 && errno != ESRCH) {
-      return Status::from_errno(fmt::format("cannot send a signal to process {}", job.launcher.pid), errno);
-    }
+  siginfo_t asked{};
+  asked.si_signo = SIGTERM;
+  asked.si_code = SI_QUEUE;
+  asked.si_pid = getpid();
+  asked.si_uid = getuid();
+  asked.si_value.sival_int = at_once ? launch::SignalWatch::kAtOnce : 0;
+  if (syscall(SYS_pidfd_send_signal, launcher.get(), SIGTERM, &asked, 0) != 0 && errno != ESRCH) {
+    return Status::from_errno(fmt::format("cannot send a signal to process {}", job.launcher.pid), errno);
   }
+  // Somebody may have stopped it (Ctrl-Z).
+  syscall(SYS_pidfd_send_signal, launcher.get(), SIGCONT, nullptr, 0);
   std::vector<pollfd> polled{{launcher.get(), POLLIN, 0}};
   LOCKSTEP_RETURN_IF_ERROR(poll_until(polled, deadline).status());
   if (polled[0].revents != 0) return {};

@@ -38,8 +38,8 @@ std::vector<RunningJob> running_jobs();
 // jobs fit: it lists them.
 Result<RunningJob> find_job(const std::vector<RunningJob>& jobs, std::string_view name);
 
-// Asks the launcher to end its job (SIGTERM) and waits until it is gone; `at_once` asks twice, which kills the workers.
-// kTimeout: it has not ended. The signal reaches this very process or none.
+// Asks the launcher to end its job (SIGTERM) and waits until it is gone; `at_once` kills the workers. A launcher that
+// is stopped goes on. kTimeout: it has not ended. The signal reaches this very process or none.
 Status stop_job(const RunningJob& job, bool at_once, Deadline deadline);
 
 }  // namespace lockstep::site

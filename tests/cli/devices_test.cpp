@@ -210,6 +210,17 @@ TEST_F(ConfigMulti, PrintedOptionsSayWhereTheyComeFrom) {
   EXPECT_EQ(run(end.out, {}, {"true"}).exit_code, 0) << "what is printed does not read back";
 }
 
+TEST_F(ConfigMulti, PrintedOptionsAreThoseOfTheJob) {
+  const std::vector<std::string> program{"sh", "-c", "echo it\\'s '#' $RANK: \"$@\"", "x,y", "a b"};
+  const std::string printed =
+      run("launch:\n  device_ids: [0]\n  program: [no]\n", {"--devices=", "--print-config"}, program).out;
+  const Finished end = run(printed, {}, {});
+  EXPECT_EQ(end.exit_code, 0) << end.err << printed;
+  EXPECT_EQ(end.out, "it's # 0: a b\n") << printed;
+  // Under srun, and with --devices, a number that a file gives would win.
+  EXPECT_TRUE(contains(printed, "# nnodes: ") && contains(printed, "# nproc_per_node: ")) << printed;
+}
+
 TEST_F(ConfigMulti, DeviceIdsChooseGpus) {
   folder_.write("conf/c.yaml", "launch:\n  device_ids: [2, 1]\n");
   const Finished end = run_program({"env", kFakeNvml, "FAKE_NVML_FREE=1,2,3", "LOCKSTEP_LEASES=" + folder_.path("conf"),

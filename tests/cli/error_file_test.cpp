@@ -52,6 +52,17 @@ TEST(ErrorFilesMulti, WhatIsNoErrorFileIsLeftAlone) {
   }
 }
 
+TEST(ErrorFilesMulti, ALaterRunWithTheSameNameIsToldApart) {
+  const ScratchFolder folder;
+  const Words options{"--log-dir", folder.path().string(), "--rdzv-id", "twice", "--redirects", "1"};
+  EXPECT_EQ(run_program(job(1, "echo first; exit 4", options)).exit_code, 4);
+  EXPECT_TRUE(std::filesystem::exists(folder.path("twice/error.json")));
+  EXPECT_EQ(run_program(job(1, "echo second", options)).exit_code, 0);
+  EXPECT_FALSE(std::filesystem::exists(folder.path("twice/error.json")));
+  const std::string log = read_file(folder.path("twice/attempt_0/0/stdout.log"));
+  EXPECT_TRUE(log.starts_with("first\n\nlockstep: another run begins here, ") && log.ends_with("\nsecond\n")) << log;
+}
+
 TEST(ErrorFilesFault, AReportThatCannotBeWrittenIsAWarning) {
   Process::Settings settings;
   settings.environment = {"TORCHELASTIC_ERROR_FILE=/dev/null/reply"};

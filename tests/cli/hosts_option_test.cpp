@@ -72,6 +72,12 @@ TEST(HostList, WordsSurviveAShell) {
   EXPECT_EQ(run_program({"sh", "-c", launch::quote_for_shell(words)}).out, "a b|it's|$HOME|\"||new\nline|");
 }
 
+TEST(HostList, WordsOfTheCommandForSsh) {
+  EXPECT_EQ(launch::split_words(R"(ssh -o 'ProxyCommand nc %h' "a b\"c" d\ e '')").value(),
+            (Words{"ssh", "-o", "ProxyCommand nc %h", "a b\"c", "d e", ""}));
+  EXPECT_EQ(launch::split_words("ssh 'x").status().code(), ErrorCode::kInvalidArgument);
+}
+
 // A program that is called as ssh is: NAME COMMAND_LINE.
 std::string fake_ssh(const ScratchFolder& folder, const std::string& body) {
   const std::string path = folder.path("fake_ssh");
@@ -192,6 +198,26 @@ TEST(HostsFault, AHostThatCannotBeReachedEndsTheJob) {
   EXPECT_TRUE(contains(end.err, "no route to c")) << end.err;
   EXPECT_TRUE(contains(end.err, "the launcher on host c ended with exit code 255")) << end.err;
   EXPECT_TRUE(job.wait_until_no_descendant());
+}
+
+TEST(HostsFault, AJobThatCanDoWithoutAHostMayEndWell) {
+  const ScratchFolder folder;
+  const std::string ssh = fake_ssh(folder, "exit 255");
+  const Finished end =
+      run_program(on_hosts("localhost,b", ssh, {"--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=0", "true"}));
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  const Finished failed = run_program(
+      on_hosts("localhost,b", ssh, {"--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=0", "sh", "-c", "exit 3"}));
+  EXPECT_EQ(failed.exit_code, 3) << failed.err;
+}
+
+TEST(HostsMulti, TorchrunsVariablesHoldForAllHosts) {
+  const ScratchFolder folder;
+  const std::string ssh = fake_ssh(folder, "exec env -u PET_MAX_RESTARTS sh -c \"$2\"");
+  const Finished end = run_program(Words{"env", "PET_MAX_RESTARTS=2"} +
+                                   on_hosts("localhost,b", ssh, shell("echo $TORCHELASTIC_MAX_RESTARTS")));
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_EQ(lines_of(end.out), (std::set<std::string>{"[rank 0]: 2", "[rank 1]: 2"}));
 }
 
 void expect_end_by(int signal_number) {

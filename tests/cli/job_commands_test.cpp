@@ -69,6 +69,26 @@ TEST_F(JobsMulti, WorkersThatDoNotListenAreKilledWithNow) {
   EXPECT_TRUE(job.wait_until_no_descendant());
 }
 
+// Workers that need long for their end, and a launcher that somebody has stopped.
+TEST_F(JobsMulti, NowDoesNotWaitForTheGraceTime) {
+  Process job({LOCKSTEP_PROGRAM, "run", "--rdzv-id", name_, "--grace", "3600", "sh", "-c",
+               "trap '' TERM; echo ready; while :; do sleep 1; done"});
+  ASSERT_TRUE(wait_for([&] { return contains(job.out_so_far(), "ready"); }));
+  kill(job.pid(), SIGSTOP);
+  ASSERT_TRUE(wait_for([&] { return is_stopped(job.pid()); }));
+  const Finished stopped = lockstep({"stop", "--now", name_});
+  EXPECT_EQ(stopped.exit_code, 0) << stopped.err;
+  EXPECT_EQ(job.finish().exit_code, 128 + SIGTERM);
+  EXPECT_TRUE(job.wait_until_no_descendant());
+}
+
+TEST_F(JobsMulti, UnknownCommandsAndEmptyValuesAreNamed) {
+  EXPECT_TRUE(contains(lockstep({"stpo"}).err, "there is no command 'stpo'; the nearest known one is 'stop'"));
+  EXPECT_EQ(lockstep({"stop", "--timeout=", name_}).exit_code, 2);
+  EXPECT_EQ(lockstep({"stop", "--timeout", "nan", name_}).exit_code, 2);
+  EXPECT_EQ(lockstep({"ps", "--json="}).exit_code, 2);
+}
+
 TEST_F(JobsMulti, TwoJobsWithOneNameAreToldApartByProcess) {
   Process one(named(name_, "exec sleep 600"));
   Process two(named(name_, "exec sleep 600"));

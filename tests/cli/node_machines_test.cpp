@@ -17,12 +17,15 @@ class Cluster {
  public:
   explicit Cluster(int machines) : machines_(machines) {}
 
-  Process& start(int machine, const Words& options, const Words& program,
-                 const std::string& key = "secret of the test") {
+  Process& start(int machine, const Words& options, const Words& program) {
+    return run_as(machine, {}, options, program);
+  }
+  // `prefix` runs the command that follows it.
+  Process& run_as(int machine, const Words& prefix, const Words& options, const Words& program) {
     Process::Settings settings;
-    settings.environment = {"LOCKSTEP_JOB_KEY=" + key};
-    launchers_.push_back(
-        std::make_unique<Process>(machines_.on(machine, Words{LOCKSTEP_PROGRAM, "run"} + options + program), settings));
+    settings.environment = {"LOCKSTEP_JOB_KEY=secret of the test"};
+    const Words command = prefix + Words{LOCKSTEP_PROGRAM, "run"} + options + program;
+    launchers_.push_back(std::make_unique<Process>(machines_.on(machine, command), settings));
     return *launchers_.back();
   }
   Machines& machines() { return machines_; }
@@ -93,6 +96,52 @@ TEST(NodeMachinesFault, AnAddressThatNobodyHasIsNamed) {
   EXPECT_EQ(end.exit_code, 1);
   EXPECT_TRUE(contains(end.err, "cannot meet the other nodes at 10.77.0.99:4711")) << end.err;
   EXPECT_TRUE(std::regex_search(end.err, std::regex(" attempts? in [0-9]+\\.[0-9] s"))) << end.err;
+}
+
+// As Debian installs machines: /etc/hosts gives a machine's own name the address 127.0.1.1. The others have the name
+// from elsewhere.
+TEST(NodeMachinesMulti, NodesMeetAtANameThatIsLoopbackOnItsOwnMachine) {
+  Cluster cluster(2);
+  const ScratchFolder folder;
+  folder.write("hosts0", "127.0.0.1 localhost\n127.0.1.1 nodea.site nodea\n");
+  folder.write("hosts1", "127.0.0.1 localhost\n" + Machines::ipv4(0) + " nodea.site nodea\n127.0.1.1 nodeb\n");
+  const Words ways[] = {{"--rdzv-endpoint", "nodea"}, {"--rdzv-endpoint", "nodea.site"}, {"--master-addr", "nodea"}};
+  int number = 0;
+  for (const Words& way : ways) {
+    const std::string steps = folder.path("steps" + std::to_string(number++));
+    std::vector<Process*> launchers;
+    for (int machine = 0; machine < 2; ++machine) {
+      const std::string hosts = folder.path("hosts" + std::to_string(machine));
+      const std::string setup = "hostname " + std::string(machine == 0 ? "nodea" : "nodeb") + "; mount --bind " +
+                                hosts + " /etc/hosts; exec \"$@\"";
+      launchers.push_back(&cluster.run_as(machine, {"unshare", "--uts", "--mount", "sh", "-c", setup, "sh"},
+                                          Words{"--nnodes", "2", "--node-rank", std::to_string(machine)} + way,
+                                          {LOCKSTEP_STEPPING_WORKER, steps, "5"}));
+    }
+    for (Process* launcher : launchers) {
+      const Finished end = launcher->finish();
+      EXPECT_EQ(end.exit_code, 0) << end.err;
+    }
+    EXPECT_EQ(read_file(steps), "5\n");
+  }
+}
+
+TEST(NodeMachinesFault, ALauncherSaysForWhichNodesItWaits) {
+  Cluster cluster(1);
+  Process& launcher =
+      cluster.start(0, {"--nnodes", "2", "--node-rank", "1", "--rdzv-endpoint", Machines::ipv4(0) + ":4712"}, {"true"});
+  EXPECT_TRUE(wait_for([&] {
+    return contains(launcher.err_so_far(), "s at " + Machines::ipv4(0) + ":4712 for 1 of 2 nodes, missing: node 0");
+  })) << launcher.err_so_far();
+}
+
+// An interface that is down lets programs listen, and nobody connect.
+TEST(NodeMachinesFault, TheDoctorSeesThatThereIsNoLoopback) {
+  for (const char* command : {"doctor", "bench"}) {
+    const Finished end = run_program({"unshare", "--net", LOCKSTEP_PROGRAM, command});
+    EXPECT_EQ(end.exit_code, 1);
+    EXPECT_TRUE(contains(end.out + end.err, "a process cannot reach another one at 127.0.0.1")) << end.out << end.err;
+  }
 }
 
 }  // namespace

@@ -283,5 +283,17 @@ TEST(NodesFault, TheLossOfTheLauncherThatServesIsNamed) {
   EXPECT_TRUE(host.wait_until_no_descendant());
 }
 
+// The others would wait for it until their timeout.
+TEST(NodesFault, ARankThatEndsBeforeItJoinsIsToldToTheOthers) {
+  LocalNodes job("2");
+  const Words program = shell("[ $RANK = 1 ] || exec " LOCKSTEP_PROGRAM " bench --sizes 4");
+  job.start(1, program, {"--node-rank", "0"});
+  job.start(1, program, {"--node-rank", "1"});
+  const Finished end = job.node(0).finish();
+  EXPECT_EQ(end.exit_code, 1);
+  EXPECT_TRUE(contains(end.err, "rank 1 could not take part: it has ended with exit code 0 before it joined"))
+      << end.err;
+}
+
 }  // namespace
 }  // namespace lockstep::test

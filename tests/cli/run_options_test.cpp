@@ -4,6 +4,10 @@
 
 #include <CLI/CLI.hpp>
 
+#include "arguments/words.h"
+#include "cli/site_options.h"
+#include "launch/nodes/host_list.h"
+
 namespace lockstep::cli {
 namespace {
 
@@ -14,7 +18,11 @@ Result<launch::JobOptions> parse(const std::string& line, const char* python = n
   CLI::App app;
   RunArguments arguments;
   add_run_options(app, arguments);
-  app.parse(line);
+  try {
+    parse_words(app, launch::split_words(line).value());
+  } catch (const CLI::ParseError& error) {
+    return Status(ErrorCode::kInvalidArgument, error.what());
+  }
   arguments.program = app.remaining();
   return to_job_options(arguments, kCpuMachine, python);
 }
@@ -79,12 +87,23 @@ TEST(RunOptions, WhereNodesMeet) {
 TEST(RunOptions, TorchrunsVariablesAreDefaults) {
   setenv("PET_NPROC_PER_NODE", "3", 1);
   setenv("PET_MAX_RESTARTS", "2", 1);
+  setenv("PET_MODULE", "1", 1);
   const auto job = parse("--max-restarts 5 x");
+  setenv("PET_MAX_RESTARTS", "-1", 1);
+  CLI::App app;
+  RunArguments arguments;
+  add_run_options(app, arguments);
+  const Words words = plain_words(app, {"x"});
+  unsetenv("PET_MODULE");
   unsetenv("PET_NPROC_PER_NODE");
   unsetenv("PET_MAX_RESTARTS");
   ASSERT_TRUE(job.ok()) << job.status().message();
   EXPECT_EQ(job.value().workers, 3);
   EXPECT_EQ(job.value().max_restarts, 5);
+  EXPECT_EQ(job.value().command.back(), "x");
+  EXPECT_EQ(job.value().command.size(), 4U) << "not run as a module";
+  const CLI::ParseError wrong("--max-restarts: -1 is too small", 1);
+  EXPECT_STREQ(with_variable(words, wrong).what(), "the variable PET_MAX_RESTARTS: --max-restarts: -1 is too small");
 }
 
 TEST(RunOptions, BothSpellingsOfEveryOption) {
@@ -115,6 +134,65 @@ TEST(RunOptions, CommandLines) {
   EXPECT_EQ(parse("--no-python train.py").value().command, (Words{"train.py"}));
 }
 
+// With JOB empty, --rdzv-id=$JOB ./train echo must not run `echo`.
+TEST(RunOptions, AnEmptyValueTakesNoWord) {
+  RunArguments arguments;
+  SiteArguments site;
+  std::vector<std::string> names;
+  {
+    CLI::App app;
+    add_run_options(app, arguments);
+    add_site_options(app, site);
+    for (const CLI::Option* option : app.get_options()) {
+      for (const std::string& name : option->get_lnames()) names.push_back("--" + name + "=");
+    }
+  }
+  ASSERT_GT(names.size(), 40U);
+  int accepted = 0;
+  for (const std::string& name : names) {
+    CLI::App app;
+    add_run_options(app, arguments);
+    add_site_options(app, site);
+    try {
+      parse_words(app, {name, "./train", "echo", "hi"});
+      EXPECT_EQ(app.remaining(), (std::vector<std::string>{"./train", "echo", "hi"})) << name;
+      ++accepted;
+    } catch (const CLI::ParseError&) {
+      continue;  // expected a number, or one of some words
+    }
+  }
+  EXPECT_GT(accepted, 20);
+  EXPECT_EQ(parse("--rdzv-id= ./train").value().run_id, "");
+}
+
+TEST(RunOptions, AMissingValueIsNotTheNextOption) {
+  EXPECT_NE(parse("--rdzv-id --tee 3 ./train").status().message().find("--tee is the next option"), std::string::npos);
+  EXPECT_NE(parse("--rdzv-id -r 3 ./train").status().message().find("-r is the next option"), std::string::npos);
+  EXPECT_NE(parse("--rdzv-id -- ./train").status().message().find("its value is missing"), std::string::npos);
+  EXPECT_EQ(parse("--rdzv-id=--tee ./train").value().run_id, "--tee");
+}
+
+TEST(RunOptions, TheLastOfAnOptionThatComesTwiceCounts) {
+  EXPECT_EQ(parse("--nproc-per-node 3 --nproc_per_node=2 x").value().workers, 2);
+  EXPECT_EQ(parse("-r 1 --redirects 0 x").value().redirects.any(), false);
+}
+
+// As torchrun's parser allows them.
+TEST(RunOptions, BeginningsOfOptions) {
+  EXPECT_EQ(parse("--nnode=1 --nproc_per=2 --max 4 x").value().max_restarts, 4);
+  EXPECT_EQ(parse("--nproc-per 2 x").value().workers, 2);
+  EXPECT_NE(parse("--no x").status().message().find("--no may mean "), std::string::npos);
+  EXPECT_NE(parse("--nprocs-per-node 2 x").status().message().find("the nearest known one is --nproc-per-node"),
+            std::string::npos);
+  EXPECT_EQ(parse("x --nproc 2").value().command, (std::vector<std::string>{"x", "--nproc", "2"}));
+}
+
+TEST(RunOptions, WhatIsNoNumberIsRefused) {
+  for (const char* words : {"--grace nan x", "--grace=NaN x", "--monitor-interval nan x", "--grace -1 x"}) {
+    EXPECT_EQ(parse(words).status().code(), ErrorCode::kInvalidArgument) << words;
+  }
+}
+
 TEST(RunOptions, Endpoints) {
   const auto both = parse("--rdzv-endpoint node7:1234 x");
   EXPECT_EQ(both.value().master_addr, "node7");
@@ -124,6 +202,7 @@ TEST(RunOptions, Endpoints) {
   EXPECT_EQ(v6.value().master_port, 99);
   EXPECT_EQ(parse("--standalone --rdzv-endpoint node7:1234 x").value().master_port, 0);
   EXPECT_EQ(parse("--rdzv-endpoint node7:x y").status().code(), ErrorCode::kInvalidArgument);
+  EXPECT_NE(parse("--rdzv-endpoint fd77::1 y").status().message().find("in brackets"), std::string::npos);
 }
 
 TEST(RunOptions, MistakesAreNamed) {

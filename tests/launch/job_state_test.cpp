@@ -69,6 +69,22 @@ class Job {
   int min_, max_, restarts_;
 };
 
+TEST(JobState, SaysForWhichNodesItWaits) {
+  Job job(3, 3);
+  EXPECT_EQ(job.state.waits_for(), "");
+  job.join(node("b", 1));
+  EXPECT_EQ(job.state.waits_for(), "2 of 3 nodes, missing: node 0, 2");
+  job.join(node("c", 2));
+  EXPECT_EQ(job.state.waits_for(), "1 of 3 nodes, missing: node 0");
+  job.join(node("a", 0));
+  EXPECT_EQ(job.state.waits_for(), "");
+  Job elastic(2, 4);
+  elastic.join(node("a"));
+  EXPECT_EQ(elastic.state.waits_for(), "1 of 2 nodes");
+  elastic.join(node("b"));
+  EXPECT_EQ(elastic.state.waits_for(), "more nodes, up to 4, until last_call_timeout is over");
+}
+
 TEST(JobState, RanksFollowTheNodesNumbersWhateverTheyCameIn) {
   Job job(3, 3);
   job.join(node("c", 2, 1));

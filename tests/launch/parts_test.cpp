@@ -19,6 +19,7 @@
 #include "launch/failure_report.h"
 #include "launch/job_services.h"
 #include "launch/log_folder.h"
+#include "launch/out_of_memory.h"
 #include "launch/program.h"
 #include "launch/stream_choice.h"
 #include "launch/tail.h"
@@ -104,6 +105,41 @@ TEST(Program, FindsExecutablesAsAShellDoes) {
   EXPECT_EQ(find_executable("/etc/", "").status().code(), ErrorCode::kInvalidArgument);
 }
 
+// cron and ssh run a program by its path, and have another PATH.
+TEST(Program, FindsItselfOutsideOfPath) {
+  EXPECT_EQ(find_executable("launch_tests", "/nowhere").value(), own_program().value());
+}
+
+TEST(Program, SaysWhyAFileThatIsThereCannotBeStarted) {
+  const test::ScratchFolder folder;
+  const auto why = [&](const std::string& text) {
+    folder.write("script", text);
+    return why_not_there(folder.path("script"));
+  };
+  EXPECT_NE(why("#!/bin/sh\r\necho\r\n").find("carriage return"), std::string::npos);
+  EXPECT_NE(why("#! /no/python -u\n").find("interpreter '/no/python'"), std::string::npos);
+  EXPECT_NE(why("\x7f"
+                "ELF")
+                .find("built for another system"),
+            std::string::npos);
+}
+
+TEST(OutOfMemory, IsToldByTheControlGroupElseByTheMachine) {
+  const test::ScratchFolder folder;
+  folder.write("cgroup", "0::/job\n");
+  folder.write("vmstat", "nr_free_pages 7\noom_kill 5\n");
+  const auto kills = [&] { return memory_kills(folder.path("cgroup"), folder.path("mount"), folder.path("vmstat")); };
+  const MemoryKills machine = kills();
+  EXPECT_EQ(machine.count, 5U);
+  folder.write("mount/job/memory.events", "low 0\noom 4\noom_kill 2\n");
+  const MemoryKills before = kills();
+  EXPECT_EQ(before.count, 2U);
+  EXPECT_EQ(lack_of_memory(before, kills()), "");
+  EXPECT_EQ(lack_of_memory(machine, before), "");
+  folder.write("mount/job/memory.events", "low 0\noom 5\noom_kill 3\n");
+  EXPECT_NE(lack_of_memory(before, kills()).find("ended 1 process of this control group "), std::string::npos);
+}
+
 TEST(Program, KnowsItsOwnFile) {
   EXPECT_TRUE(own_program().value().ends_with("/launch_tests")) << own_program().value();
 }
@@ -126,8 +162,8 @@ TEST(LogFolder, WhatIsNoFileIsNamedAndNotWaitedFor) {
   for (const std::string text : {"first", "last"}) {
     EXPECT_EQ(::write(open_log_file(file).value().get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
   }
-  EXPECT_EQ(read_end_of_file(file, 6), "stlast");
-  EXPECT_EQ(read_end_of_file(file, 100), "firstlast");
+  EXPECT_EQ(read_end_of_file(file, 5), "\nlast");
+  EXPECT_TRUE(read_end_of_file(file, 100).starts_with("first\nlockstep: another run begins here, "));
 }
 
 TEST(Tail, KeepsTheLastLinesWithinItsBounds) {
@@ -146,6 +182,22 @@ TEST(Tail, ShowsWhatATerminalWould) {
   EXPECT_EQ(visible_part("\r30%"), "30%");
   EXPECT_EQ(visible_part("line\r"), "line");
   EXPECT_EQ(visible_part(""), "");
+}
+
+TEST(Tail, LettersAreNotCut) {
+  EXPECT_EQ(whole_letters("a\xe2\x96"), "a");
+  EXPECT_EQ(whole_letters("a\xe2\x96\x88"), "a\xe2\x96\x88");
+  EXPECT_EQ(whole_letters("\xc3"), "");
+  EXPECT_EQ(whole_letters("\xf0\x9f\x98"), "");
+  EXPECT_EQ(whole_letters("\x80\x80\x80\x80\x80"), "\x80\x80\x80\x80\x80") << "not UTF-8";
+}
+
+TEST(Tail, LinesAreCutToTheWidthOfATerminal) {
+  EXPECT_EQ(fit_to_columns("12345", 5), "12345");
+  EXPECT_EQ(fit_to_columns("123456", 5), "12345");
+  EXPECT_EQ(fit_to_columns("\xe2\x96\x88\xe2\x96\x88\xe2\x96\x88", 2), "\xe2\x96\x88\xe2\x96\x88");
+  EXPECT_EQ(fit_to_columns("\xe4\xb8\xad\xe6\x96\x87", 3), "\xe4\xb8\xad") << "two columns each";
+  EXPECT_EQ(fit_to_columns("\x1b[31mred\x1b[0m", 2), "\x1b[31mre\x1b[0m");
 }
 
 // The bytes that a console writes into a pipe.

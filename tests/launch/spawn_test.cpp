@@ -18,6 +18,7 @@
 #include "launch/first_failure.h"
 #include "launch/spawn_child.h"
 #include "lockstep/base/fd.h"
+#include "lockstep/store/rendezvous.h"
 #include "support/process.h"
 #include "support/process_ranks.h"
 #include "support/scratch_folder.h"
@@ -247,6 +248,18 @@ TEST(SpawnMulti, FailuresInARankFailTheTest) {
   EXPECT_NE(std::string(results.GetTestPartResult(0).message()).find("rank 1 of 2 threw: told you so"),
             std::string::npos)
       << results.GetTestPartResult(0).message();
+}
+
+// The others would wait for it until their timeout.
+TEST(SpawnFault, ARankThatEndsBeforeItJoinsIsToldToTheOthers) {
+  const Status status = spawn_here(2, 1, [](int rank) {
+    if (rank == 1) return;
+    const auto met = comm::rendezvous(comm::RendezvousOptions());
+    throw std::runtime_error(met.ok() ? "joined" : met.status().message());
+  });
+  EXPECT_NE(status.message().find("rank 1 could not take part: it has ended with exit code 0 before it joined"),
+            std::string::npos)
+      << status.message();
 }
 
 }  // namespace

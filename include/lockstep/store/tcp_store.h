@@ -22,7 +22,7 @@
 namespace lockstep::comm {
 
 struct TcpStoreServerOptions {
-  // Listens at this address only, not on other interfaces. Port 0: the kernel picks a free one; see endpoint().
+  // Listens here only; at this machine's own name that is loopback in /etc/hosts, everywhere. Port 0: see endpoint().
   Endpoint listen_at{"127.0.0.1", 0};
   // A listening TCP socket to serve instead (`listen_at` is then ignored); owned by the server.
   Fd listener = {};

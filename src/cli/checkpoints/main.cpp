@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "arguments/words.h"
 #include "base/printable.h"
 #include "base/standard_descriptors.h"
 #include "checkpoint/tools/tools.h"
@@ -125,7 +126,7 @@ int main(int argc, char** argv) {
   CLI::App* convert = group->add_subcommand("convert", "Write a file in another format");
   add_convert(*convert, arguments);
   try {
-    app.parse(argc, argv);
+    lockstep::cli::parse_words(app, {argv + 1, argv + argc});
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? EXIT_SUCCESS : kUsageError;
   }

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "arguments/words.h"
 #include "base/standard_descriptors.h"
 #include "doctor/checks.h"
 #include "doctor/measure.h"
@@ -43,7 +44,7 @@ void add(Findings& all, const Findings& more) {
 int diagnose(const Arguments& arguments) {
   const Environment environment = Environment::of_process();
   Findings measured;
-  if (!arguments.quick) {
+  if (!arguments.quick && check_loopback().ok()) {  // else its ranks would wait for one another
     // First, because the ranks of the self-test run this program up to here.
     MeasureOptions options;
     options.sizes = {64 << 20};
@@ -74,6 +75,7 @@ int bench(const Arguments& arguments) {
   options.ranks = arguments.nprocs > 0 ? arguments.nprocs : std::max(2, launch::usable_cores());
   const Environment environment = Environment::of_process();
   Findings ignored;
+  if (const Status loopback = check_loopback(); !loopback.ok()) return fail(loopback);
   auto result = is_rank(environment) ? measure_in_job(options, ignored) : measure_here(options);
   if (!result.ok()) return fail(result.status());
   if (!is_first_rank(environment)) return EXIT_SUCCESS;
@@ -102,7 +104,7 @@ int main(int argc, char** argv) {
   measure->add_option("--seconds", arguments.seconds, "About how long each size is measured. Default 0.5")
       ->check(CLI::Range(0.0, 3600.0));
   try {
-    app.parse(argc, argv);
+    cli::parse_words(app, {argv + 1, argv + argc});
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? EXIT_SUCCESS : kUsageError;
   }

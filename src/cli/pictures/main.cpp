@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <exception>
 
+#include "arguments/words.h"
 #include "base/printable.h"
 #include "base/standard_descriptors.h"
 #include "cli/pictures/commands.h"
@@ -32,7 +33,7 @@ int main(int argc, char** argv) {
   CLI::App* check_command = data->add_subcommand("check", "Find corrupt, tiny and duplicate pictures");
   add_check_options(*check_command, check);
   try {
-    app.parse(argc, argv);
+    parse_words(app, {argv + 1, argv + argc});
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? EXIT_SUCCESS : kUsageError;
   }

@@ -9,10 +9,10 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
-#include <iterator>
 #include <string>
 #include <vector>
 
+#include "arguments/words.h"
 #include "base/printable.h"
 #include "base/standard_descriptors.h"
 #include "launch/cores.h"
@@ -143,7 +143,7 @@ int main(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   const auto dashes = std::find(words.begin(), words.end(), "--");
   try {
-    app.parse(std::vector<std::string>(std::make_reverse_iterator(dashes), words.rend()));
+    lockstep::cli::parse_words(app, {words.begin(), dashes});
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? EXIT_SUCCESS : kUsageError;
   }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <utility>
 
 #include "base/host.h"
 #include "base/number_text.h"
@@ -110,13 +111,28 @@ bool is_this_machine(std::string_view name) {
   return addresses.ok() && std::find(addresses->begin(), addresses->end(), name) != addresses->end();
 }
 
-std::vector<std::string> split_words(std::string_view text) {
+Result<std::vector<std::string>> split_words(std::string_view text) {
   std::vector<std::string> words;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find(' ', begin), text.size());
-    if (end > begin) words.emplace_back(text.substr(begin, end - begin));
-    begin = end + 1;
+  std::optional<std::string> word;
+  char quote = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char letter = text[i];
+    const bool escapes = letter == '\\' && quote != '\'' && i + 1 < text.size() &&
+                         (quote == 0 || text[i + 1] == '"' || text[i + 1] == '\\');
+    if (quote == 0 && (letter == ' ' || letter == '\t' || letter == '\n')) {
+      if (word) words.push_back(*std::exchange(word, std::nullopt));
+    } else if (quote == 0 ? letter == '\'' || letter == '"' : letter == quote) {
+      quote = quote == 0 ? letter : '\0';
+      if (!word) word.emplace();
+    } else {
+      if (!word) word.emplace();
+      *word += escapes ? text[++i] : letter;
+    }
   }
+  if (quote != 0) {
+    return Status(ErrorCode::kInvalidArgument, fmt::format("--ssh '{}': expected another {} at its end", text, quote));
+  }
+  if (word) words.push_back(*word);
   return words;
 }
 

@@ -22,8 +22,8 @@ Result<std::vector<Host>> parse_hosts(std::string_view text);
 // that user may be another one.
 bool is_this_machine(std::string_view name);
 
-// At spaces; there is no quoting.
-std::vector<std::string> split_words(std::string_view text);
+// The words of --ssh, as a shell splits them: quotes and backslashes keep spaces in a word.
+Result<std::vector<std::string>> split_words(std::string_view text);
 
 // The command line's words without these options and their values, in both spellings: "--a-b V", "--a_b=V".
 std::vector<std::string> without_options(const std::vector<std::string>& words, const std::vector<std::string>& names);

@@ -144,8 +144,10 @@ class HostsJob {
   std::vector<Fd> launchers_ends_;
   std::vector<std::unique_ptr<WorkerStream>> streams_;
   int alive_ = 0;
-  int code_ = 0;
+  int code_ = 0;  // of the failure that has ended the job, or of the last one before
   int signal_ = 0;
+  bool over_ = false;
+  bool went_well_ = false;
   std::optional<Deadline> kill_at_;
 };
 
@@ -224,7 +226,8 @@ Result<int> HostsJob::run() {
     }
     if (stream->open()) stream->finish();
   }
-  return signal_ != 0 ? 128 + signal_ : code_;
+  if (signal_ != 0) return 128 + signal_;
+  return went_well_ ? 0 : code_;
 }
 
 Status HostsJob::step(ProcessTree& tree) {
@@ -254,7 +257,11 @@ Status HostsJob::step(ProcessTree& tree) {
 
 void HostsJob::take_exit(const Exit& exit) {
   --alive_;
-  if (!exit.failed() || signal_ != 0) return;
+  // A launcher that has run nothing never ends with 0: if one does, the job went well, also after losses that it could
+  // do without.
+  const bool may_lose = options_.min_nodes < static_cast<int>(options_.hosts.size());
+  went_well_ = went_well_ || (!exit.failed() && may_lose);
+  if (!exit.failed() || signal_ != 0 || went_well_ || over_) return;
   const std::string& host = options_.hosts[static_cast<std::size_t>(exit.index)].name;
   std::string what = fmt::format("the launcher on host {} ended with {}", host, describe_exit(exit));
   if (exit.code == kSshFailed && !is_this_machine(host)) what += fmt::format(" ({} failed)", options_.ssh.front());
@@ -262,9 +269,10 @@ void HostsJob::take_exit(const Exit& exit) {
   // unless this is the one that has ended.
   const bool ends = alive_ < options_.min_nodes;
   const bool silent = exit.signal != 0 || exit.code == kSshFailed || exit.code == 126 || exit.code == 127;
-  if (silent && code_ == 0 && (!ends || exit.index == 0)) consoles_.err().say("lockstep: " + what);
-  if (code_ == 0) code_ = exit_code_of(exit);
-  if (ends) end_job(exit_code_of(exit), what);
+  if (silent && (!ends || exit.index == 0)) consoles_.err().say("lockstep: " + what);
+  code_ = exit_code_of(exit);
+  over_ = ends;
+  if (ends) end_job(code_, what);
 }
 
 void HostsJob::end_job(int code, const std::string& reason) {
@@ -286,12 +294,12 @@ void HostsJob::pass_on_signals() {
 void HostsJob::take_signal(ProcessTree& tree) {
   const int number = signals_.take();
   if (number == 0) return;
-  if (signal_ != 0) {
-    kill_at_ = Deadline::after(std::chrono::nanoseconds(0));
-    return;
+  if (signal_ == 0) {
+    signal_ = number;
+    end_job(128 + number, fmt::format("the job was asked to end by {}", signal_name(number)));
+    if (!signals_.at_once()) return;
   }
-  signal_ = number;
-  end_job(128 + number, fmt::format("the job was asked to end by {}", signal_name(number)));
+  kill_at_ = Deadline::after(std::chrono::nanoseconds(0));
 }
 
 }  // namespace

@@ -24,9 +24,9 @@ struct HostsOptions {
   std::chrono::milliseconds grace{5000};
 };
 
-// Runs the job to its end; blocks. Returns 0, the exit code of the first launcher that failed, or 128 + the number of
-// the signal that ended this process. The job's key goes to the launchers through their standard input, never through a
-// command line. When this process dies, the launchers lose the store and end their workers.
+// Runs the job to its end; blocks. Returns 0, the exit code of the launcher whose failure ended the job, or 128 + the
+// number of the signal that ended this process. The job's key goes to the launchers through their standard input, never
+// through a command line. When this process dies, the launchers lose the store and end their workers.
 //
 // It takes over the process while it runs, as run_job does.
 Result<int> run_on_hosts(const HostsOptions& options);

@@ -1,9 +1,11 @@
 #include "launch/nodes/job_state.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <climits>
+#include <numeric>
 #include <utility>
 
 #include "launch/signals.h"
@@ -342,6 +344,18 @@ const Member* JobState::twin_of(const NodeInfo& info) const {
 int JobState::candidates() const {
   return static_cast<int>(
       std::count_if(standby_.begin(), standby_.end(), [&](const NodeInfo& info) { return twin_of(info) == nullptr; }));
+}
+
+std::string JobState::waits_for() const {
+  if (phase_ != Phase::kGathering || !rules_) return {};
+  const auto [there, least] = std::pair(static_cast<int>(members_.size()), rules_->min_nodes);
+  if (there >= least) return fmt::format("more nodes, up to {}, until last_call_timeout is over", rules_->max_nodes);
+  std::vector<int> missing(static_cast<std::size_t>(rules_->max_nodes));
+  std::iota(missing.begin(), missing.end(), 0);
+  for (const Member& one : members_) std::erase(missing, one.info.node_rank);
+  const bool known = static_cast<int>(missing.size()) == least - there;
+  const std::string which = known ? fmt::format(", missing: node {}", fmt::join(missing, ", ")) : "";
+  return fmt::format("{} of {} nodes{}", least - there, least, which);
 }
 
 int JobState::group_rank(const std::string& node) const {

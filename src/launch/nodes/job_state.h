@@ -86,6 +86,8 @@ class JobState {
   const std::optional<Failure>& failure() const { return failure_; }
   // Who is there, for messages: "node 0 (host a, pid 1), node 1 (...)".
   std::string list_members() const;
+  // For which nodes a job waits that has not started, for messages: "1 of 2 nodes, missing is node 1". Empty: for none.
+  std::string waits_for() const;
 
  private:
   void arrive(const NodeInfo& info);
@@ -120,7 +122,6 @@ class JobState {
   void gather();
   void fill_from_standby();
   void start(const std::string& reason);
-  void stop_attempt(const std::string& reason);
   void finish(Outcome outcome);
   void next_epoch();
   void note(std::string text, bool important = true) { notes_.push_back({std::move(text), important, {}}); }

@@ -5,11 +5,13 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <numeric>
 #include <utility>
 #include <vector>
 
 #include "base/host.h"
 #include "base/poll.h"
+#include "launch/first_failure.h"
 #include "launch/nodes/say_notes.h"
 #include "launch/program.h"
 #include "lockstep/base/environment.h"
@@ -142,7 +144,7 @@ Result<MaybeEnd> NodeAgent::run_attempt() {
   if (result.signal != 0) {
     // Once more, in case that it came before the workers ran.
     static_cast<void>(link_.tell({.kind = EventKind::kLeave, .number = result.signal}));
-    return MaybeEnd(JobEnd{.code = 128 + result.signal, .signalled = true});
+    return MaybeEnd(JobEnd{.code = code_after_signal(result), .signalled = true});
   }
   LOCKSTEP_RETURN_IF_ERROR(result.nodes);
   if (!result.program.ok()) {
@@ -156,15 +158,47 @@ Result<MaybeEnd> NodeAgent::run_attempt() {
         {.kind = EventKind::kUnable, .number = job.restart_count, .text = result.leftovers.message(), .code = 1}));
   } else if (!result.failure && !result.stopped) {
     LOCKSTEP_RETURN_IF_ERROR(link_.tell({.kind = EventKind::kDone, .number = job.restart_count}));
+    ended_.resize(static_cast<std::size_t>(options_.workers));
+    std::iota(ended_.begin(), ended_.end(), job.first_rank);
+    ended_job_ = std::move(job);
+    look_at_ = Deadline::after(kLookAtEarlyEnds);
   }
   return MaybeEnd();
 }
 
+void NodeAgent::look_for_early_ends() {
+  const JobState& state = link_.state();
+  const bool others_run = state.phase() == Phase::kRunning && state.attempt() == ended_job_.restart_count;
+  if (others_run) static_cast<void>(tell_of_early_ends(ended_job_, ended_));  // the store may be busy: next time
+  look_at_ = others_run && !ended_.empty() ? Deadline::after(kLookAtEarlyEnds) : Deadline::never();
+}
+
+void NodeAgent::report_waiting() {
+  constexpr std::chrono::seconds kEvery(10);
+  const JobState& state = link_.state();
+  const std::string missing = options_.nodes.reports ? state.waits_for() : "";
+  const auto now = Deadline::Clock::now();
+  if (missing.empty()) {
+    waits_since_.reset();
+    report_due_ = Deadline::never();
+    return;
+  }
+  if (!waits_since_) waits_since_ = now;
+  if (report_due_.expired()) {
+    consoles_.err().say(fmt::format("lockstep: has waited {:.0f} s at {} for {}. There: {}",
+                                    std::chrono::duration<double>(now - *waits_since_).count(),
+                                    options_.nodes.meeting.endpoint.text(), missing, state.list_members()));
+  }
+  if (report_due_.is_never() || report_due_.expired()) report_due_ = Deadline::after(kEvery);
+}
+
 Result<MaybeEnd> NodeAgent::wait() {
+  report_waiting();
   std::vector<pollfd> polled{{signals_.fd(), POLLIN, 0}, {link_.fd(), POLLIN, 0}};
   consoles_.flush();
   consoles_.add_to(polled);
-  const Deadline due = earlier(link_.next_due(), place_due_.value_or(Deadline::never()));
+  const Deadline place_due = place_due_.value_or(Deadline::never());
+  const Deadline due = earlier(earlier(report_due_, look_at_), earlier(link_.next_due(), place_due));
   const auto waited = poll_until(polled, due);
   LOCKSTEP_RETURN_IF_ERROR(waited.status().with_context("cannot wait for the other nodes"));
   consoles_.serve();
@@ -175,6 +209,7 @@ Result<MaybeEnd> NodeAgent::wait() {
     }
   }
   LOCKSTEP_RETURN_IF_ERROR(link_.serve());
+  if (look_at_.expired()) look_for_early_ends();
   if (place_due_ && place_due_->expired()) {
     return Status(
         ErrorCode::kTimeout,

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "launch/agent.h"
 #include "launch/consoles.h"
@@ -55,6 +56,15 @@ class NodeAgent {
   int served_ = -1;
   int ran_ = -1;
   int stopped_ = -1;
+  // Says for which nodes the job waits, and since when.
+  void report_waiting();
+  // While other nodes still run: whether they wait for a rank of this one, which has ended with 0.
+  void look_for_early_ends();
+  JobSpec ended_job_;
+  std::vector<int> ended_;  // ranks of this node, until they are known to have joined the others
+  Deadline look_at_ = Deadline::never();
+  std::optional<Deadline::Clock::time_point> waits_since_;
+  Deadline report_due_ = Deadline::never();
   std::optional<Deadline> place_due_;  // until then this node waits for a place in an attempt
 };
 

@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <string_view>
 
+#include "lockstep/base/log.h"
 #include "store/tcp/status_text.h"
 
 namespace lockstep::comm {
 namespace {
 
 constexpr auto kLastLook = std::chrono::seconds(1);
+constexpr auto kReportEvery = std::chrono::seconds(10);
 constexpr std::string_view kRefusal = "refused ";  // stands in place of the lines
 
 Result<std::string> parse_outcome(const std::string& published) {
@@ -43,6 +45,18 @@ Result<std::string> give_up(Store& store, const Meeting& meeting, std::chrono::d
   return parse_outcome(outcome);
 }
 
+// The rank that came first says who is missing while it waits.
+Result<Bytes> await_outcome(Store& store, const Meeting& meeting, bool first, Deadline deadline) {
+  const auto start = Deadline::Clock::now();
+  while (true) {
+    auto outcome = store.get(meeting.outcome_key, first ? earlier(deadline, Deadline::after(kReportEvery)) : deadline);
+    if (outcome.status().code() != ErrorCode::kTimeout || deadline.expired()) return outcome;
+    LOCKSTEP_ASSIGN_OR_RETURN(const Bytes lines, store.get(meeting.so_far_key, Deadline::after(kLastLook)));
+    if (is_complete(meeting, lines)) continue;
+    log::warning("still waiting: " + meeting.missing(lines, Deadline::Clock::now() - start).message());
+  }
+}
+
 }  // namespace
 
 void stay_away(Store& store, const Meeting& meeting, const Status& why) {
@@ -62,7 +76,7 @@ Result<std::string> meet(Store& store, const Meeting& meeting, const std::string
     LOCKSTEP_ASSIGN_OR_RETURN(const Bytes outcome, store.compare_set(meeting.outcome_key, "", lines));
     return parse_outcome(outcome);
   }
-  const auto outcome = store.get(meeting.outcome_key, deadline);
+  const auto outcome = await_outcome(store, meeting, lines.starts_with(line), deadline);
   if (outcome.ok()) return parse_outcome(outcome.value());
   if (outcome.status().code() != ErrorCode::kTimeout) {
     return outcome.status().with_context("while waiting for the other ranks");

@@ -11,6 +11,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/host.h"
 #include "base/poll.h"
 #include "base/thread.h"
 #include "lockstep/base/log.h"
@@ -41,6 +42,9 @@ Result<std::unique_ptr<TcpStoreServer::Loop, LeakInForks>> TcpStoreServer::Loop:
   }
   LOCKSTEP_ASSIGN_OR_RETURN(auto endpoint, local_endpoint(options.listener.get()));
   LOCKSTEP_RETURN_IF_ERROR(handshake::check_job_key(options.job_key));
+  if (std::string host = address_for_others(options.listen_at.host); host != options.listen_at.host) {
+    endpoint.host = std::move(host);
+  }
   LOCKSTEP_ASSIGN_OR_RETURN(Key key, choose_key(options, endpoint));
   std::vector<std::string> places;
   if (options.reached_at) {

@@ -146,7 +146,15 @@ Status closed_by_peer() {
 }  // namespace
 
 Result<Fd> listen_at(const Endpoint& endpoint) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto addresses, resolve(endpoint, AI_PASSIVE));
+  // Other machines know an address for this one's name that this one may not know: it listens on all of its own.
+  const bool everywhere = address_for_others(endpoint.host) != endpoint.host;
+  if (everywhere) {
+    int ignored = 0;
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto all, resolve({"::", endpoint.port}, AI_PASSIVE));
+    if (Fd fd = listen_address(*all, ignored); fd.valid()) return fd;  // else: the port is taken, or there is no IPv6
+  }
+  const Endpoint place{everywhere ? "0.0.0.0" : endpoint.host, endpoint.port};
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto addresses, resolve(place, AI_PASSIVE));
   int error = EADDRNOTAVAIL;
   for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
     Fd fd = listen_address(*address, error);
@@ -156,7 +164,8 @@ Result<Fd> listen_at(const Endpoint& endpoint) {
 }
 
 Result<Fd> connect_to(const Endpoint& endpoint, Deadline deadline) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto addresses, resolve(endpoint, AI_ADDRCONFIG));
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto addresses,
+                            resolve({address_for_others(endpoint.host), endpoint.port}, AI_ADDRCONFIG));
   Status last(ErrorCode::kUnavailable, "the host has no address");
   for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
     auto fd = connect_address(*address, deadline);

@@ -13,7 +13,9 @@
 
 namespace lockstep::comm {
 
-// Port 0: the kernel picks. kUnavailable when the address is taken or not this machine's; the message says which.
+// Port 0: the kernel picks. At this machine's own name that stands for loopback (address_for_others in base/host.h) it
+// listens on all interfaces, because other machines find another address for the name. kUnavailable when the address is
+// taken or not this machine's; the message says which.
 Result<Fd> listen_at(const Endpoint& endpoint);
 // One attempt at each address of the host. kUnavailable when none answers, kTimeout at the deadline.
 Result<Fd> connect_to(const Endpoint& endpoint, Deadline deadline);
