@@ -30,7 +30,7 @@ CollectiveCall::CollectiveCall(const std::shared_ptr<GroupCore>& group, const ch
   record(inputs);
   if (communicator_ == nullptr) throw_status(left_group(), fmt::format("{}, {}", who(), operation));
   if (!group_->works().empty()) group_->works().collect();
-  if (options_.blocking == Blocking::kNo) kept_ = std::make_shared<std::vector<at::Tensor>>();
+  if (options_.blocking == Blocking::kNo) kept_ = std::make_shared<std::vector<HeldMemory>>();
 }
 
 CollectiveCall::~CollectiveCall() {
@@ -72,7 +72,7 @@ void CollectiveCall::follow_earlier_works() {
 }
 
 void CollectiveCall::keep(const at::Tensor& tensor) {
-  if (kept_ != nullptr) kept_->push_back(tensor);
+  if (kept_ != nullptr) kept_->emplace_back(tensor);
 }
 
 at::Tensor CollectiveCall::temporary_for(const at::Tensor& tensor) {

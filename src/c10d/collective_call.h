@@ -15,6 +15,7 @@
 
 #include "c10d/call_checks.h"
 #include "c10d/group_core.h"
+#include "c10d/held_memory.h"
 #include "c10d/lockstep_work.h"
 #include "c10d/output_memory.h"
 #include "c10d/staging.h"
@@ -125,7 +126,7 @@ class CollectiveCall : public CallChecks {
   std::shared_ptr<comm::Communicator> communicator_;
   CallOptions options_;
   Deadline deadline_;
-  std::shared_ptr<std::vector<at::Tensor>> kept_;  // the tensors that started operations use
+  std::shared_ptr<std::vector<HeldMemory>> kept_;  // what started operations use
   std::vector<at::Tensor> temporaries_;            // of blocking calls
   OutputMemory outputs_;
   std::vector<CopyBack> copies_;

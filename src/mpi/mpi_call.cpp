@@ -54,7 +54,7 @@ at::Tensor MpiCall::input(const at::Tensor& tensor, const char* name) {
     memory = make_host_memory(tensor);
     copy_elements(memory, tensor);
   }
-  pending_.kept.push_back(memory);
+  pending_.kept.emplace_back(memory);
   return memory;
 }
 
@@ -68,7 +68,7 @@ at::Tensor MpiCall::output(const at::Tensor& tensor, const char* name) {
     memory = make_host_memory(tensor);
     pending_.finishers.push_back([memory, tensor] { copy_elements(tensor, memory); });
   }
-  pending_.kept.push_back(memory);
+  pending_.kept.emplace_back(memory);
   return memory;
 }
 
@@ -104,7 +104,7 @@ at::Tensor MpiCall::flat_input(const std::vector<at::Tensor>& tensors, const cha
   std::vector<at::Tensor> parts;
   at::Tensor flat = make_flat(tensors, parts);
   for (std::size_t i = 0; i < tensors.size(); ++i) copy_elements(parts[i], tensors[i]);
-  pending_.kept.push_back(flat);
+  pending_.kept.emplace_back(flat);
   return flat;
 }
 
@@ -120,7 +120,7 @@ at::Tensor MpiCall::flat_output(const std::vector<at::Tensor>& tensors, const ch
   pending_.finishers.push_back([parts, tensors] {
     for (std::size_t i = 0; i < tensors.size(); ++i) copy_elements(tensors[i], parts[i]);
   });
-  pending_.kept.push_back(flat);
+  pending_.kept.emplace_back(flat);
   return flat;
 }
 
@@ -168,7 +168,7 @@ void MpiCall::break_here(const std::exception& error) {
 void MpiCall::fail(const Status& status) {
   pending_.group->break_with(status.with_context(operation()));
   // Earlier requests of a coalesced call are under way, and MPI may still write to their memory.
-  if (!pending_.requests.empty()) MpiRuntime::of_process().keep_for_ever(pending_.kept);
+  if (!pending_.requests.empty()) MpiRuntime::of_process().keep_for_ever(std::move(pending_.kept));
   throw_status(status, fmt::format("{}, {} #{}", who(), operation(), pending_.sequence));
 }
 

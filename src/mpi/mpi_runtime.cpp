@@ -138,9 +138,9 @@ void MpiRuntime::give_up_finalising() {
   in_order_ = false;
 }
 
-void MpiRuntime::keep_for_ever(std::vector<at::Tensor> tensors) {
+void MpiRuntime::keep_for_ever(std::vector<HeldMemory> memory) {
   MutexLock lock(mutex_);
-  for (at::Tensor& tensor : tensors) kept_.push_back(std::move(tensor));
+  for (HeldMemory& one : memory) kept_.push_back(std::move(one));
 }
 
 void MpiRuntime::at_exit() {

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "c10d/held_memory.h"
 #include "lockstep/base/fork.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/base/status.h"
@@ -61,7 +62,7 @@ class MpiRuntime {
   // From now on this process ends without finalising: some rank will not reach its exit.
   void give_up_finalising() LOCKSTEP_EXCLUDES(mutex_);
   // Keeps memory that MPI may still use until the process ends.
-  void keep_for_ever(std::vector<at::Tensor> tensors) LOCKSTEP_EXCLUDES(mutex_);
+  void keep_for_ever(std::vector<HeldMemory> memory) LOCKSTEP_EXCLUDES(mutex_);
 
  private:
   MpiRuntime();
@@ -80,7 +81,7 @@ class MpiRuntime {
   std::chrono::milliseconds timeout_ LOCKSTEP_GUARDED_BY(mutex_);  // the longest of a group
   MPI_Datatype types_[5] LOCKSTEP_GUARDED_BY(mutex_);              // by logarithm of the size
   MPI_Op ops_[comm::kNumDataTypes][comm::kNumReduceOps] LOCKSTEP_GUARDED_BY(mutex_);
-  std::vector<at::Tensor> kept_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::vector<HeldMemory> kept_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 }  // namespace lockstep

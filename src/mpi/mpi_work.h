@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "c10d/group_work.h"
+#include "c10d/held_memory.h"
 #include "mpi/mpi_group.h"
 
 namespace lockstep {
@@ -22,7 +23,7 @@ class MpiWork final : public GroupWork {
     const char* operation = "";
     std::uint64_t sequence = 0;
     std::vector<MPI_Request> requests = {};
-    std::vector<at::Tensor> kept = {};                      // what MPI reads and writes
+    std::vector<HeldMemory> kept = {};                      // what MPI reads and writes
     std::vector<std::shared_ptr<const void>> layouts = {};  // counts and offsets that MPI reads
     std::vector<std::function<void()>> finishers = {};      // from MPI's memory to the outputs
     Deadline deadline = Deadline::never();

@@ -119,6 +119,35 @@ TEST(WorkMulti, CallbacksMayLeaveTheGroup) {
   run_world(2, check_leaving_in_a_callback);
 }
 
+// The tensor gets other memory, or is to be resized, while an operation uses its memory.
+void check_tensors_that_change(int rank) {
+  std::vector<float> memory(3, 1.0F);
+  bool freed = false;
+  torch::Tensor tensor = torch::from_blob(memory.data(), {3}, [&freed](void*) { freed = true; });
+  const torch::Tensor resized = torch::ones({3});
+  std::vector<Work> works;
+  if (rank == 0) works = {all_reduce_async(tensor), broadcast_async(resized, 1), broadcast_async(resized, 1)};
+  if (rank == 0) {
+    tensor.set_data(torch::zeros({1}));
+    EXPECT_FALSE(freed);
+    EXPECT_THROW(resized.resize_({1000}), c10::Error);
+    resized.resize_({3});  // LibTorch has left it with the new sizes
+    send(torch::ones({1}), 1);
+  } else {
+    recv(torch::empty({1}), 0);
+    works = {all_reduce_async(tensor), broadcast_async(resized, 1), broadcast_async(resized, 1)};
+  }
+  for (const Work& work : works) work->wait();
+  EXPECT_EQ(memory, std::vector<float>(3, 2.0F));
+  EXPECT_EQ(freed, rank == 0);
+  EXPECT_TRUE(torch::equal(resized, torch::ones({3})));
+  EXPECT_EQ(resized.resize_({1000}).numel(), 1000);
+}
+
+TEST(WorkMulti, HoldsTheMemoryThatItUses) {
+  run_world(2, check_tensors_that_change);
+}
+
 TEST(WorkMulti, ThreadsMayShareAGroup) {
   run_world(2, [](int) {
     const ProcessGroup other = new_group({0, 1});

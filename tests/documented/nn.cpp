@@ -85,6 +85,15 @@ struct ActivationCheckpoint : torch::autograd::Function<ActivationCheckpoint> {
   optimizer.step();
 }
 
+[[maybe_unused]] void no_sync_in_a_loop(DistributedDataParallel<Net>& ddp, Loss loss_of, int parts,
+                                        const std::vector<torch::Tensor>& inputs,
+                                        const std::vector<torch::Tensor>& targets) {
+  for (int part = 0; part < parts; ++part) {
+    const auto guard = ddp.no_sync(part + 1 < parts);  // the last part sends
+    (loss_of(ddp->forward(inputs[part]), targets[part]) / parts).backward();
+  }
+}
+
 [[maybe_unused]] void communication(const DistributedDataParallel<Net>& ddp) {
   const std::optional<Reducer::CommTime> times = ddp.reducer().comm_time();
   if (times)

@@ -143,13 +143,12 @@ void train(int /*rank*/) {}
                                            .static_graph = true});
 }
 
-[[maybe_unused]] void no_sync(DistributedDataParallel<Net>& ddp, Loss loss_of, const torch::Tensor& x0,
-                              const torch::Tensor& y0, const torch::Tensor& x1, const torch::Tensor& y1) {
-  {
-    const auto guard = ddp.no_sync();
-    loss_of(ddp->forward(x0), y0).backward();
+[[maybe_unused]] void no_sync(DistributedDataParallel<Net>& ddp, Loss loss_of, int parts,
+                              const std::vector<torch::Tensor>& x, const std::vector<torch::Tensor>& y) {
+  for (int part = 0; part < parts; ++part) {
+    const auto guard = ddp.no_sync(part + 1 < parts);
+    loss_of(ddp->forward(x[part]), y[part]).backward();
   }
-  loss_of(ddp->forward(x1), y1).backward();
 }
 
 [[maybe_unused]] void join(DistributedDataParallel<Net>& ddp, data::DataLoader& loader) {

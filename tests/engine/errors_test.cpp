@@ -254,6 +254,7 @@ TEST(ErrorsMulti, WhoWaitsForARankThatLeftIsToldItsName) {
       }
       expect_says(status, ErrorCode::kPeerFailed, "rank 1 (pid ");
       expect_says(status, ErrorCode::kPeerFailed, "left the group before all_reduce #1 of group '" + name + "'");
+      expect_says(status, ErrorCode::kPeerFailed, "if it had fewer batches, DistributedDataParallel's join helps");
     });
   }
 }

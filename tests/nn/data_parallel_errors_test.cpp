@@ -270,6 +270,9 @@ TEST(DataParallelErrors, NameWrongOptions) {
   const auto error = [](const DataParallelOptions& options) {
     return error_of([&] { DataParallel<Spy> parallel(Spy(), options); });
   };
+  const std::string null = "expected a module, found a null pointer";
+  expect_in(error_of([] { DataParallel<Spy> parallel(Spy(nullptr), {.cpu_replicas = 2}); }), {null});
+  expect_in(error_of([] { DataParallel<std::shared_ptr<SpyImpl>> parallel(nullptr); }), {null});
   expect_in(error({.cpu_replicas = 0}), {"cpu_replicas must be at least 1, got 0"});
   expect_in(error({.threads_per_replica = -1}), {"threads_per_replica"});
   expect_in(error({.device_ids = {torch::kMeta}}),

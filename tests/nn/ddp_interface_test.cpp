@@ -201,6 +201,28 @@ TEST_P(DdpInterfaceMulti, AveragesGradientsByHand) {
     EXPECT_FALSE(by_none.grad().defined());
     EXPECT_FALSE(frozen.grad().defined());
     average_gradients(std::vector<torch::Tensor>{});
+
+    const std::string error = error_of([&] { average_gradients({used, number == world - 1 ? used * 2 : used}); });
+    EXPECT_NE(error.find("parameter 'parameters[1]' is the result of an operation (MulBackward"), std::string::npos)
+        << error;
+  });
+}
+
+// Sparse on one rank, dense on another, none on a third.
+TEST_P(DdpInterfaceMulti, AveragesSparseGradientsByHand) {
+  run_processes(GetParam(), [](int number) {
+    const Rank rank;
+    const torch::Tensor table = torch::zeros({5, 2}, torch::requires_grad());
+    const torch::Tensor rows = torch::tensor({{1, 3, 1}}, torch::kLong);
+    if (number == 0) table.mutable_grad() = torch::sparse_coo_tensor(rows, torch::ones({3, 2}), {5, 2});
+    if (number == 1) table.mutable_grad() = torch::full({5, 2}, 4.0);
+    torch::Tensor expected = torch::zeros({5, 2});
+    expected[1] += 2;
+    expected[3] += 1;
+    if (get_world_size() > 1) expected += 4;
+    average_gradients({table});
+    EXPECT_TRUE(table.grad().is_sparse());
+    EXPECT_TRUE(torch::allclose(table.grad().to_dense(), expected / get_world_size()));
   });
 }
 

@@ -114,6 +114,36 @@ TEST_P(DdpModelsMulti, FreezeUnfreezeAndGrow) {
   });
 }
 
+// Also where only buffers are converted, as the parameters beside them are frozen.
+TEST_P(DdpModelsMulti, AreConvertedWithTheirBuffers) {
+  run_processes(GetParam(), [](int) {
+    const Rank rank;
+    Twins<torch::nn::Sequential> twins([] {
+      return torch::nn::Sequential(torch::nn::Linear(20, 30), torch::nn::BatchNorm1d(30), torch::nn::Linear(30, 2));
+    });
+    torch::Dtype dtype = torch::kFloat;
+    int step = 0;
+    const auto train = [&](const char* what) {
+      for (int i = 0; i < 2; ++i, ++step) {
+        const torch::Tensor x = random_input({4, 20}, step).to(dtype);
+        twins.step([&](torch::nn::Sequential& net) { return net->forward(x).square().mean(); }, what);
+        expect_equal_on_all_ranks(twins.model->buffers(), what);
+        twins.descend();
+      }
+    };
+    train("float");
+    for (const torch::Dtype next : {torch::kDouble, torch::kBFloat16}) {
+      dtype = next;
+      for (auto* net : {&twins.model, &twins.twin}) (*net)->to(dtype);
+      train(c10::toString(dtype));
+    }
+    for (auto* net : {&twins.model, &twins.twin}) freeze(*(*net)->ptr(1), true);
+    train("frozen norm");
+    for (auto* net : {&twins.model, &twins.twin}) (*net)->ptr(1)->to(torch::kFloat);
+    train("norm in float");
+  });
+}
+
 // One matrix under two names, used twice.
 struct TiedImpl : torch::nn::Module {
   TiedImpl() {

@@ -109,6 +109,7 @@ TEST(GradScaler, RefusesCallsOutOfOrder) {
   torch::optim::SGD optimizer(net->parameters(), 0.1);
   GradScaler scaler;
   expect_in(error_of([&] { scaler.update(); }), {"update() before step()"});
+  expect_in(error_of([&] { scaler.step(optimizer, nullptr); }), {"expected a function that takes the step"});
   expect_in(error_of([&] { scaler.step(optimizer); }), {"no parameter", "backward()"});
   expect_in(error_of([&] { scaler.update(); }), {"update() before step()"});
   scaler.scale(net->forward(torch::ones({1, 2})).sum()).backward();

@@ -9,8 +9,9 @@
 // the same seed.
 //
 // Collective over the group; blocks. All ranks pass the same parameters in the same order. Where some ranks have no
-// gradient for a parameter, it counts as zero there. If no rank has one, it stays undefined. Dense gradients only.
-// Not thread-safe. Throws what the collectives throw (lockstep/c10d/errors.h).
+// gradient for a parameter, it counts as zero there. If no rank has one, it stays undefined. A gradient that is sparse
+// on any rank (Embedding with `sparse`) is sparse on all of them afterwards. c10::ValueError for a parameter that is no
+// leaf. Not thread-safe. Throws what the collectives throw (lockstep/c10d/errors.h).
 #pragma once
 
 #include <torch/nn/module.h>

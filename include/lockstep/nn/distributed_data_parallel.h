@@ -12,7 +12,8 @@
 // torch.nn.parallel.DistributedDataParallel, with these differences:
 //   - A pass may leave parameters unused in every mode (PyTorch: an error unless find_unused_parameters is set). If
 //     some rank used a parameter, the other ranks count as zero. If no rank did, its gradient keeps its value.
-//   - Every backward pass synchronises, even if several follow one forward pass.
+//   - Every backward pass synchronises, even if several follow one forward pass, unless it and its forward pass are
+//     inside a guard of no_sync (PyTorch: unless the forward pass is).
 //   - Activation checkpointing by backward passes inside the backward pass works in every mode, also of the whole
 //     model, and where segments share a parameter (PyTorch: only with static_graph). All of it is one pass.
 //   - Buffers are sent from rank 0 during the backward pass instead of before the next forward pass: after a training
@@ -20,7 +21,8 @@
 //   - No prefix is added to parameter names.
 //
 // Parameters and buffers must keep their shapes: resizing one is an error that names it. Replaced, added, frozen or
-// converted parameters and added buffers take effect in the next pass; do this on all ranks.
+// converted parameters and added or converted buffers take effect in the next pass; do this on all ranks. While all
+// parameters are frozen, gradients pass through and nothing is sent.
 //
 // If backward() throws on all ranks, the next pass starts as usual. If it throws on some ranks only, the ranks no
 // longer make the same calls, and the group is lost: destroy it, then make a new group and a new wrapper. A wrapper
@@ -96,9 +98,11 @@ class DistributedDataParallel {
   // For the optimizer: each parameter once, even if layers share it.
   std::vector<torch::Tensor> parameters() const { return replica_.parameters(); }
 
-  // While the guard lives, backward passes add up gradients on this rank without communication. The first pass after it
-  // sends the sum. The forward pass must be inside the guard too.
-  [[nodiscard]] NoSyncGuard no_sync() { return NoSyncGuard(replica_); }
+  // While the guard lives, gradients add up on this rank without communication, whether the passes go through the
+  // wrapper or through module(). The first pass after it sends the sum. Both the forward and the backward pass must be
+  // inside the guard: in doubt a pass sends. `enable` off: a guard of nothing, for the last micro-batch of a loop:
+  //   const auto guard = ddp.no_sync(part + 1 < parts);
+  NoSyncGuard no_sync(bool enable = true) { return replica_.no_sync(enable); }
 
   // Runs `loop` on ranks that may have different numbers of inputs. A rank that has finished takes part with zeros
   // until all have finished, then gets the final parameters and buffers of the last one. Its gradients afterwards are

@@ -28,25 +28,20 @@ struct AccumulateOptions {
 };
 
 // Runs forward and backward for each of `parts` micro-batches. Only the last one sends gradients: the sum of all.
-// `loss_of_part(part)` returns the loss of micro-batch 0, 1, ...; its forward pass goes through `ddp`. Returns the
-// step's loss on this rank, without graph. Gradients that are there already are part of the sum. Every rank passes the
-// same `parts`.
+// `loss_of_part(part)` returns the loss of micro-batch 0, 1, ... Returns the step's loss on this rank, without graph.
+// Gradients that are there already are part of the sum. Every rank passes the same `parts`.
 template <typename Ddp, typename LossOfPart>
 torch::Tensor accumulate_gradients(Ddp& ddp, int parts, LossOfPart&& loss_of_part,
                                    const AccumulateOptions& options = {}) {
   TORCH_CHECK_VALUE(parts >= 1, "accumulate_gradients: expected at least one micro-batch, got ", parts);
   torch::Tensor total;
-  const auto run = [&](int part) {
+  for (int part = 0; part < parts; ++part) {
+    const auto guard = ddp.no_sync(/*enable=*/part + 1 < parts);
     torch::Tensor loss = loss_of_part(part);
     if (options.mean) loss = loss / parts;
     loss.backward();
     total = total.defined() ? total + loss.detach() : loss.detach();
-  };
-  {
-    const auto guard = ddp.no_sync();
-    for (int part = 0; part + 1 < parts; ++part) run(part);
   }
-  run(parts - 1);
   return total;
 }
 

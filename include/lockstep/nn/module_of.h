@@ -24,6 +24,7 @@ struct ModuleOf<Net> {
   using type = typename Net::ContainedType;
 };
 
+// Null for an empty holder.
 template <typename Net>
 std::shared_ptr<typename ModuleOf<Net>::type> pointer_to(Net& net) {
   using Module = typename ModuleOf<Net>::type;
@@ -33,7 +34,7 @@ std::shared_ptr<typename ModuleOf<Net>::type> pointer_to(Net& net) {
     // The module lives in the wrapper, not on the heap: nobody owns it through this pointer.
     return std::shared_ptr<Module>(std::shared_ptr<void>(), &net);
   } else {
-    return net.ptr();
+    return net.is_empty() ? nullptr : net.ptr();
   }
 }
 

@@ -60,8 +60,15 @@ class Reducer {
 
   // Throws if a parameter or buffer has other sizes now. To be called before a pass.
   void check_sizes() const;
-  // Call this before each forward pass. `synchronise`: whether the following backward pass synchronises.
-  void before_forward(bool synchronise);
+  // Call this before each forward pass.
+  void before_forward();
+  // `synchronises` says whether passes that begin now send anything. It is called before each forward pass, and in the
+  // thread of the backward pass when that begins. A pass sends nothing if the answer is no at both times. Null: all
+  // passes send. The same answers on every rank.
+  void set_synchronises(std::function<bool()> synchronises);
+  // Call this before `synchronises` begins to answer no. If no graph of the last forward pass is left, that pass has
+  // no backward pass any more, and does not make the next one send.
+  void forget_lost_forward();
   // Whether the caller is inside the backward pass of the last forward pass: activation checkpointing calls the model
   // there again. before_forward() does nothing then.
   bool is_recomputing() const;

@@ -51,6 +51,17 @@ struct DistributedDataParallelOptions {
   bool init_sync = true;
 };
 
+// While it lives, passes of its wrapper send nothing. It may be moved and kept, such as in a std::optional; it may
+// outlive the wrapper.
+class [[nodiscard]] NoSyncGuard {
+ public:
+  // Null: a guard of nothing.
+  explicit NoSyncGuard(std::shared_ptr<const void> guarding) : guarding_(std::move(guarding)) {}
+
+ private:
+  std::shared_ptr<const void> guarding_;  // the wrapper counts its owners
+};
+
 class Replica {
  public:
   Replica(std::shared_ptr<torch::nn::Module> module, const DistributedDataParallelOptions& options);
@@ -64,8 +75,7 @@ class Replica {
   void before_method();
   // Where inputs are moved to; none: they stay where they are.
   std::optional<torch::Device> input_device() const;
-  void set_synchronise(bool synchronise) { synchronise_ = synchronise; }
-  bool synchronises() const { return synchronise_; }
+  NoSyncGuard no_sync(bool enable);
   void begin_join(const JoinOptions& options);
   void finish_join();
   void cancel_join() { end_join(); }
@@ -81,9 +91,11 @@ class Replica {
   void synchronise_state(int source, bool send);
   void build_reducer();
   std::vector<torch::Tensor> reduced_parameters() const;
-  bool parameters_changed() const;
+  bool module_changed(const std::vector<torch::Tensor>& reduced) const {
+    return parameters_changed(reduced) || buffers_changed();
+  }
+  bool parameters_changed(const std::vector<torch::Tensor>& reduced) const;
   bool buffers_changed() const;
-  bool module_changed() const { return parameters_changed() || buffers_changed(); }
   void take_changed_module();
   void refuse_change_in_join() const;
   // In a join: tells all ranks whether this one still has inputs. Returns which ranks have.
@@ -106,27 +118,14 @@ class Replica {
   std::set<std::string> ignored_;                    // names
   std::vector<NamedParameter> known_;                // those that require a gradient, when the reducer was built
   std::vector<torch::TensorOptions> known_options_;  // converted parameters lose their hooks
-  std::vector<torch::Tensor> known_buffers_;         // those that were sent then
+  // Those that were sent then. Converted ones are packed in another dtype.
+  std::vector<std::pair<torch::Tensor, torch::TensorOptions>> known_buffers_;
   std::unique_ptr<Reducer> reducer_;
   std::shared_ptr<CommHook> comm_hook_;
-  bool synchronise_ = true;
-  std::shared_ptr<const JoinOptions> join_;  // in a join
+  const std::shared_ptr<const void> guards_ = std::make_shared<char>();  // all other owners are guards
+  std::shared_ptr<const JoinOptions> join_;                              // in a join
   bool owes_meeting_ = false;
   int last_active_ = 0;  // highest rank that still had inputs, at the last exchange
-};
-
-class NoSyncGuard {
- public:
-  explicit NoSyncGuard(Replica& replica) : replica_(replica), before_(replica.synchronises()) {
-    replica_.set_synchronise(false);
-  }
-  ~NoSyncGuard() { replica_.set_synchronise(before_); }
-  NoSyncGuard(const NoSyncGuard&) = delete;
-  NoSyncGuard& operator=(const NoSyncGuard&) = delete;
-
- private:
-  Replica& replica_;
-  bool before_;
 };
 
 }  // namespace lockstep

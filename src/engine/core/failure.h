@@ -19,6 +19,10 @@ struct Failure {
   std::vector<const Fd*> dead;  // pidfds of the processes whose death broke it
 };
 
+// Follows the text about a rank that has left without an earlier cause.
+inline constexpr std::string_view kLeftEarly =
+    "; every rank must make the same calls: if it had fewer batches, DistributedDataParallel's join helps";
+
 // The text of a failure (`what`) that follows from an earlier one. `cause` may be empty or shortened, and `what` may
 // begin with it.
 std::string caused(const std::string& cause, const std::string& what);

@@ -74,10 +74,12 @@ Status FailureWatch::check_messages() const {
 
 Status FailureWatch::loss_of(int rank, const std::string& during) const {
   const Member& member = context_.topology.member(rank);
+  const std::string cause = peers_.known_cause(rank);
   const std::string what =
-      fmt::format("{} (pid {} on {}) {} in {} ({}); first seen by {}", context_.names.ranks.name(rank), member.pid,
-                  member.host, peers_.how_gone(rank), during, board_.describe(rank), context_.me());
-  return {ErrorCode::kPeerFailed, caused(peers_.known_cause(rank), what)};
+      fmt::format("{} (pid {} on {}) {} in {} ({}); first seen by {}{}", context_.names.ranks.name(rank), member.pid,
+                  member.host, peers_.how_gone(rank), during, board_.describe(rank), context_.me(),
+                  peers_.has_left(rank) && cause.empty() ? kLeftEarly : "");
+  return {ErrorCode::kPeerFailed, caused(cause, what)};
 }
 
 // Whether an operation among the ranks of this machine has made no progress for so long that a dead rank may hold one

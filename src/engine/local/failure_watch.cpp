@@ -57,10 +57,12 @@ void LocalGroup::hear(const Failure& failure) {
 }
 
 Status LocalGroup::blame(int rank, const std::string& when) {
-  const std::string what =
-      fmt::format("{} (pid {}) {} {} ({}); first seen by {}", memory_.roster().name(rank), memory_.peer(rank).pid,
-                  waiting_.left(rank) ? "left the group" : memory_.peer(rank).how_gone(), when, last_call(rank), me());
-  waiting_.abort(ErrorCode::kPeerFailed, caused(waiting_.known_cause(rank), what));
+  const bool left = waiting_.left(rank);
+  const std::string cause = waiting_.known_cause(rank);
+  const std::string what = fmt::format("{} (pid {}) {} {} ({}); first seen by {}{}", memory_.roster().name(rank),
+                                       memory_.peer(rank).pid, left ? "left the group" : memory_.peer(rank).how_gone(),
+                                       when, last_call(rank), me(), left && cause.empty() ? kLeftEarly : "");
+  waiting_.abort(ErrorCode::kPeerFailed, caused(cause, what));
   return waiting_.abort_status();
 }
 

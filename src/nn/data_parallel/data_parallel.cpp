@@ -17,6 +17,11 @@
 namespace lockstep::nn_detail {
 namespace {
 
+const torch::nn::Module& checked(const std::shared_ptr<torch::nn::Module>& module) {
+  TORCH_CHECK_VALUE(module, "DataParallel: expected a module, found a null pointer");
+  return *module;
+}
+
 torch::Device device_of(const torch::nn::Module& module) {
   for (const torch::Tensor& parameter : module.parameters()) return parameter.device();
   for (const torch::Tensor& buffer : module.buffers()) return buffer.device();
@@ -162,7 +167,7 @@ struct ReplicaSet::State {
 };
 
 ReplicaSet::ReplicaSet(std::shared_ptr<torch::nn::Module> module, const DataParallelOptions& options, Factory factory)
-    : devices_(choose_devices(*module, options)),
+    : devices_(choose_devices(checked(module), options)),
       output_device_(choose_output(devices_, options)),
       state_(std::make_unique<State>(std::move(module), devices_, options, std::move(factory))) {
   if (devices_.size() == 1 && devices_.front().is_cpu())

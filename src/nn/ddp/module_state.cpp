@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "nn/check_parameter.h"
 #include "packed_buffers.h"
 
 namespace lockstep::nn_detail {
@@ -117,10 +118,15 @@ std::vector<NamedParameter> trainable(const SharedState& state) {
   return result;
 }
 
+bool any_trained(const std::vector<torch::Tensor>& parameters) {
+  return std::any_of(parameters.begin(), parameters.end(), [](const auto& one) { return one.requires_grad(); });
+}
+
 torch::Device trained_device(const std::vector<NamedParameter>& parameters) {
   std::optional<torch::Device> device;
   for (const NamedParameter& parameter : parameters) {
     if (!parameter.tensor.requires_grad()) continue;
+    check_parameter(parameter);
     if (!device) device = parameter.tensor.device();
     TORCH_CHECK_VALUE(parameter.tensor.device() == *device, "parameter '", parameter.name, "' is on ",
                       parameter.tensor.device(), ", others are on ", *device, "; all parameters must be on one device");
@@ -138,6 +144,7 @@ std::string describe(const SharedState& state, const DistributedDataParallelOpti
   text += fmt::format("option init_sync: {}\n", options.init_sync);
   std::unordered_map<const void*, std::string> first_names;
   for (const NamedParameter& parameter : state.parameters) {
+    check_parameter(parameter);
     const auto [first, is_new] = first_names.emplace(parameter.tensor.unsafeGetTensorImpl(), parameter.name);
     text += fmt::format("parameter '{}': {}{}{}\n", parameter.name, shape_of(parameter.tensor),
                         parameter.tensor.requires_grad() ? "" : ", frozen",
@@ -148,6 +155,7 @@ std::string describe(const SharedState& state, const DistributedDataParallelOpti
                       "' is ", buffer.tensor.layout(),
                       ", and only dense ones can be sent; name it in ignored_parameters, so that each rank keeps its "
                       "own, or set broadcast_buffers to false");
+    TORCH_CHECK_VALUE(!buffer.tensor.is_meta(), "buffer '", buffer.name, "' ", kOnMeta);
     text += fmt::format("buffer '{}': {}\n", buffer.name, shape_of(buffer.tensor));
   }
   return text;

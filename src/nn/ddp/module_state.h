@@ -29,7 +29,11 @@ SharedState sent_state(const torch::nn::Module& module, const std::set<std::stri
 // The parameters that require a gradient. A parameter with several names is there once, under the first.
 std::vector<NamedParameter> trainable(const SharedState& state);
 
-// The device of those parameters that require a gradient. Throws if there are none, or several devices.
+// False: all are frozen, perhaps only for a while (a discriminator in the generator's step).
+bool any_trained(const std::vector<torch::Tensor>& parameters);
+
+// The device of those parameters that require a gradient. Throws if there are none, or several devices, or one that
+// gets no gradient (check_parameter).
 torch::Device trained_device(const std::vector<NamedParameter>& parameters);
 
 // What all ranks must have alike, for check_same_lines: one line for each option, parameter and buffer. Throws for a

@@ -58,6 +58,7 @@ void Reducer::Impl::attach_hooks() {
   if (backend_.world_size() == 1 && !comm_hook_) return;  // its gradients are the mean already
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     Entry& entry = entries_[i];
+    if (!entry.parameter.requires_grad()) continue;  // frozen for a while: it has no accumulator
     auto present = torch::autograd::impl::grad_accumulator(entry.parameter);
     if (entry.accumulator == present) continue;
     if (entry.accumulator) entry.accumulator->del_post_hook(entry.hook);
@@ -153,17 +154,26 @@ void Reducer::Impl::throw_changed(const Entry& entry, const char* what, const to
                     ", as when the model was wrapped; wrap it again after changing its shape, on every rank");
 }
 
-void Reducer::Impl::before_forward(bool synchronise) {
+void Reducer::Impl::before_forward() {
   MutexLock lock(mutex_);
   if (computes_again()) return;
   abandon_pass();
   follow_stream();
   attach_hooks();
-  synchronise_ = synchronise;
+  forward_synchronises_ = synchronises_now();
   depth_of_forward_ = nn_detail::backward_depth();
   awaits_backward_ = true;
   ended_early_ = false;
   if (placement_learner_ && torch::GradMode::is_enabled()) placement_learner_->begin();
+}
+
+// A graph refers to the accumulators of its parameters.
+void Reducer::Impl::forget_lost_forward() {
+  MutexLock lock(mutex_);
+  if (std::none_of(entries_.begin(), entries_.end(),
+                   [](const Entry& entry) { return entry.accumulator && entry.accumulator.use_count() > 1; })) {
+    forward_synchronises_ = false;
+  }
 }
 
 // Whether this is no forward pass, but a checkpointed segment in the backward pass of one. Without such a forward pass
@@ -175,6 +185,8 @@ bool Reducer::Impl::computes_again() const {
 void Reducer::Impl::on_gradient(std::size_t index, const torch::Tensor& incoming) {
   MutexLock lock(mutex_);
   record_ready(index);
+  // In doubt a pass sends. One send too many changes no result: the sum of means is the mean of sums.
+  if (end_of_pass_.expired()) synchronise_ = forward_synchronises_ || synchronises_now();
   if (!synchronise_) return await_end();
   Entry& entry = entries_[index];
   check_unchanged(entry);
@@ -274,6 +286,7 @@ void Reducer::Impl::await_end() {
     impl->end_of_pass_.reset();
     impl->ended_early_ = depth_of_end > depth;
     impl->awaits_backward_ = impl->ended_early_;
+    impl->forward_synchronises_ = impl->forward_synchronises_ && impl->ended_early_;
     if (impl->in_pass_) impl->finish_pass(/*shadow=*/false);
   });
   end_of_pass_ = end;
@@ -386,8 +399,14 @@ Reducer::~Reducer() {
 void Reducer::check_sizes() const {
   impl_->check_sizes();
 }
-void Reducer::before_forward(bool synchronise) {
-  impl_->before_forward(synchronise);
+void Reducer::before_forward() {
+  impl_->before_forward();
+}
+void Reducer::set_synchronises(std::function<bool()> synchronises) {
+  impl_->set_synchronises(std::move(synchronises));
+}
+void Reducer::forget_lost_forward() {
+  impl_->forget_lost_forward();
 }
 bool Reducer::is_recomputing() const {
   return impl_->is_recomputing();

@@ -32,7 +32,9 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   void attach_hooks();
   void detach_hooks() LOCKSTEP_EXCLUDES(mutex_);
   void check_sizes() const;
-  void before_forward(bool synchronise) LOCKSTEP_EXCLUDES(mutex_);
+  void before_forward() LOCKSTEP_EXCLUDES(mutex_);
+  void set_synchronises(std::function<bool()> synchronises) { synchronises_ = std::move(synchronises); }
+  void forget_lost_forward() LOCKSTEP_EXCLUDES(mutex_);
   bool is_recomputing() LOCKSTEP_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     return computes_again();
@@ -116,6 +118,7 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   void await_end() LOCKSTEP_REQUIRES(mutex_);
   bool pass_is_running() const LOCKSTEP_REQUIRES(mutex_) { return in_pass_ && !end_of_pass_.expired(); }
   bool computes_again() const LOCKSTEP_REQUIRES(mutex_);
+  bool synchronises_now() const { return !synchronises_ || synchronises_(); }
   void abandon_pass() LOCKSTEP_REQUIRES(mutex_);
   void drop_unfinished_gradients() LOCKSTEP_REQUIRES(mutex_);
   void finish_pass(bool shadow) LOCKSTEP_REQUIRES(mutex_);
@@ -167,11 +170,14 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   int buffer_source_ = 0;
   double gradient_scale_ = 1;
   std::function<void()> before_pass_;
+  std::function<bool()> synchronises_;
 
   // Hooks may run in several autograd threads, one per device. The mutex also guards what changes in `entries_` after
   // the constructor.
   Mutex mutex_;
-  bool synchronise_ LOCKSTEP_GUARDED_BY(mutex_) = true;
+  bool synchronise_ LOCKSTEP_GUARDED_BY(mutex_) = true;  // this pass
+  // Whether a forward pass that synchronises awaits its backward pass.
+  bool forward_synchronises_ LOCKSTEP_GUARDED_BY(mutex_) = false;
   bool in_pass_ LOCKSTEP_GUARDED_BY(mutex_) = false;
   // Lives as long as autograd will call at the end of this pass, which may be one that sends nothing.
   std::weak_ptr<const nn_detail::EndOfBackward> end_of_pass_ LOCKSTEP_GUARDED_BY(mutex_);

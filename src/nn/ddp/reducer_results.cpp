@@ -6,6 +6,7 @@
 #include "copies.h"
 #include "lockstep/base/log.h"
 #include "nn/same_memory.h"
+#include "nn/sparse_mean.h"
 #include "reducer_impl.h"
 
 namespace lockstep {
@@ -116,30 +117,10 @@ void Reducer::Impl::take_over_copies(const Bucket& bucket) {
 void Reducer::Impl::reduce_sparse(Entry& entry, bool shadow) {
   const torch::NoGradGuard no_grad;
   torch::Tensor& gradient = entry.parameter.mutable_grad();
-  const torch::Tensor& parameter = entry.parameter;
-  torch::Tensor own = gradient;
-  if (!own.defined() || shadow) {
-    own = torch::sparse_coo_tensor(parameter.sizes(), parameter.options().layout(torch::kSparse));
-  } else if (!own.is_sparse()) {
-    own = own.to_sparse(1);
-  }
-  own = own.coalesce();
+  const torch::Tensor own =
+      nn_detail::own_rows({entry.name, entry.parameter}, shadow ? torch::Tensor() : gradient, backend_.rank());
   sent_now_ += own.indices().nbytes() + own.values().nbytes();
-  const std::int64_t sparse_dims = 1;  // the rows of an embedding
-  TORCH_CHECK(own._nnz() == 0 || own.sparse_dim() == sparse_dims, "rank ", backend_.rank(),
-              ": the gradient of parameter '", entry.name, "' has ", own.sparse_dim(),
-              " sparse dimensions; only gradients that are sparse in rows are reduced");
-  // Flat and on the parameter's device, also where this rank has none.
-  const auto indices = backend_.all_gather_uneven(
-      own._nnz() > 0 ? own.indices().flatten() : torch::empty({0}, parameter.options().dtype(torch::kInt64)));
-  const auto values =
-      backend_.all_gather_uneven(own._nnz() > 0 ? own.values().flatten() : torch::empty({0}, parameter.options()));
-  std::vector<std::int64_t> row = parameter.sizes().slice(1).vec();
-  row.insert(row.begin(), -1);
-  gradient = torch::sparse_coo_tensor(torch::cat(indices).view({sparse_dims, -1}), torch::cat(values).view(row),
-                                      parameter.sizes())
-                 .coalesce()
-                 .div_(backend_.world_size());
+  gradient = nn_detail::mean_of_rows(own, entry.parameter, backend_);
   if (gradient_scale_ != 1) gradient.mul_(gradient_scale_);
 }
 

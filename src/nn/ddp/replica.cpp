@@ -29,6 +29,7 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, const DistributedDat
 
 // The device of the parameters that require a gradient. Frozen parameters may be on other devices.
 torch::Device Replica::device() const {
+  if (!module_) return torch::kCPU;  // until own_lines() refuses it
   std::optional<torch::Device> frozen;
   for (const auto& item : module_->named_parameters()) {
     if (ignored_.contains(item.key())) continue;
@@ -62,6 +63,7 @@ int Replica::world_size() const {
 
 // What is wrong here alone throws; the rest is what all ranks must have alike.
 std::string Replica::own_lines() {
+  TORCH_CHECK_VALUE(module_, "DistributedDataParallel: expected a module, found a null pointer");
   if (!reducer_) ignored_ = nn_detail::names_to_ignore(*module_, options_.ignored_parameters);
   TORCH_CHECK_VALUE(options_.bucket_cap_mb > 0, "bucket_cap_mb must be positive, got ", options_.bucket_cap_mb);
   check_devices();
@@ -95,7 +97,10 @@ void Replica::build_reducer() {
   known_options_.clear();
   for (const NamedParameter& parameter : known_) known_options_.push_back(parameter.tensor.options());
   known_buffers_.clear();
-  for (const NamedParameter& buffer : state.buffers) known_buffers_.push_back(buffer.tensor);
+  for (const NamedParameter& buffer : state.buffers) {
+    known_buffers_.emplace_back(buffer.tensor,
+                                buffer.tensor.defined() ? buffer.tensor.options() : torch::TensorOptions());
+  }
   ReducerOptions options;
   options.bucket_cap_mb = options_.bucket_cap_mb;
   options.first_bucket_mb = std::min(options.first_bucket_mb, options_.bucket_cap_mb);
@@ -105,6 +110,7 @@ void Replica::build_reducer() {
   reducer_ = std::make_unique<Reducer>(known_, std::move(state.buffers), options_.process_group, options);
   reducer_->set_comm_hook(comm_hook_);
   reducer_->set_before_pass([this] { start_joined_pass(); });
+  reducer_->set_synchronises([this] { return guards_.use_count() == 1; });
 }
 
 std::vector<torch::Tensor> Replica::parameters() const {
@@ -125,9 +131,9 @@ std::vector<torch::Tensor> Replica::reduced_parameters() const {
   return result;
 }
 
-bool Replica::parameters_changed() const {
+bool Replica::parameters_changed(const std::vector<torch::Tensor>& reduced) const {
   std::size_t next = 0;
-  for (const torch::Tensor& parameter : reduced_parameters()) {
+  for (const torch::Tensor& parameter : reduced) {
     if (!parameter.requires_grad()) continue;
     if (next == known_.size() || !known_[next].tensor.is_same(parameter)) return true;
     if (!known_options_[next].type_equal(parameter.options())) return true;
@@ -136,14 +142,15 @@ bool Replica::parameters_changed() const {
   return next != known_.size();
 }
 
-// A module may register a buffer in its first pass.
+// A module may register a buffer in its first pass, or convert one.
 bool Replica::buffers_changed() const {
   if (!options_.broadcast_buffers) return false;
   std::size_t next = 0;
   for (const auto& item : module_->named_buffers()) {
     if (ignored_.contains(item.key())) continue;
-    if (next == known_buffers_.size() || !known_buffers_[next].is_same(item.value())) return true;
-    ++next;
+    if (next == known_buffers_.size()) return true;
+    const auto& [tensor, options] = known_buffers_[next++];
+    if (!tensor.is_same(item.value()) || (tensor.defined() && !options.type_equal(tensor.options()))) return true;
   }
   return next != known_buffers_.size();
 }
@@ -167,12 +174,20 @@ void Replica::take_changed_module() {
 }
 
 void Replica::prepare_pass() {
-  reducer_->check_sizes();
-  if (module_changed()) {
+  const std::vector<torch::Tensor> reduced = reduced_parameters();
+  if (!nn_detail::any_trained(reduced)) return;  // gradients pass through, and none is of a parameter
+  if (module_changed(reduced)) {
     nn_detail::hold_owed_meeting();
     take_changed_module();
   }
-  reducer_->before_forward(synchronise_);
+  reducer_->check_sizes();  // of the parameters and buffers that are now known
+  reducer_->before_forward();
+}
+
+NoSyncGuard Replica::no_sync(bool enable) {
+  if (!enable) return NoSyncGuard(nullptr);
+  reducer_->forget_lost_forward();
+  return NoSyncGuard(guards_);
 }
 
 void Replica::register_comm_hook(std::shared_ptr<CommHook> hook) {

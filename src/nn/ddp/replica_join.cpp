@@ -106,7 +106,8 @@ void Replica::begin_join(const JoinOptions& options) {
               "in which order the others send for the two; run one loop after the other, or make both models parts of "
               "one module and join its wrapper");
   if (!options.throw_on_early_termination) refuse_collectives_in_forward();
-  if (module_changed()) take_changed_module();  // here, where all ranks are
+  const std::vector<torch::Tensor> reduced = reduced_parameters();
+  if (nn_detail::any_trained(reduced) && module_changed(reduced)) take_changed_module();  // here, where all ranks are
   last_active_ = world_size() - 1;
   join_ = std::make_shared<const JoinOptions>(options);
   join_of_thread = join_;

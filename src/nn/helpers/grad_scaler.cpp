@@ -114,6 +114,7 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer) {
 }
 
 bool GradScaler::step(torch::optim::Optimizer& optimizer, const std::function<void(torch::optim::Optimizer&)>& take) {
+  TORCH_CHECK_VALUE(take, "GradScaler: expected a function that takes the step, got an empty one");
   if (!options_.enabled) {
     take(optimizer);
     return true;

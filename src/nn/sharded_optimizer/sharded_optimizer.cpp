@@ -58,6 +58,7 @@ void check_parameters(const Groups& groups) {
 
 // `groups` have options.
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const OptimizerFactory& factory, const Groups& groups) {
+  TORCH_CHECK_VALUE(factory, "ZeroRedundancyOptimizer: expected a function that makes an optimizer, got an empty one");
   auto result = factory(groups);
   TORCH_CHECK_VALUE(result != nullptr, "ZeroRedundancyOptimizer: the factory made no optimizer");
   TORCH_CHECK_VALUE(dynamic_cast<const torch::optim::LBFGS*>(result.get()) == nullptr,

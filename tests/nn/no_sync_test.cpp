@@ -1,0 +1,107 @@
+// Which passes send, while guards of no_sync come and go.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <optional>
+
+#include "nn/twins.h"
+#include "support/process_ranks.h"
+
+namespace lockstep::test {
+namespace {
+
+class DdpNoSyncMulti : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, DdpNoSyncMulti, testing::Values(1, 3));
+
+using Chain = torch::nn::Sequential;
+
+Chain make_chain() {
+  return Chain(torch::nn::Linear(30, 20), torch::nn::Tanh(), torch::nn::Linear(20, 3));
+}
+
+torch::Tensor loss_of(Chain& net, const torch::Tensor& x) {
+  return net->forward(x).square().mean();
+}
+
+// What the program has done with the wrapper before.
+enum class Before { kNothing, kPassInside, kCallInside, kCallOutside };
+
+void do_before(Before before, DistributedDataParallel<Chain>& ddp, const torch::Tensor& x) {
+  std::optional<NoSyncGuard> guard;
+  if (before == Before::kPassInside || before == Before::kCallInside) guard = ddp.no_sync();
+  if (before == Before::kPassInside) ddp->forward(x).sum().backward();
+  if (before == Before::kCallInside || before == Before::kCallOutside) ddp->train();
+}
+
+// PyTorch sends too where only the backward pass is inside, and not where only the forward pass is.
+TEST_P(DdpNoSyncMulti, APassSendsNothingIfItIsInsideTheGuard) {
+  run_processes(GetParam(), [](int) {
+    const Rank rank;
+    Twins<Chain> twins(make_chain);
+    int step = 0;
+    for (const Before before : {Before::kNothing, Before::kPassInside, Before::kCallInside, Before::kCallOutside}) {
+      for (int which = 0; which < 8; ++which, ++step) {
+        const bool forward_inside = (which & 1) != 0, backward_inside = (which & 2) != 0, by_module = (which & 4) != 0;
+        const torch::Tensor x = random_input({4, 30}, step);
+        do_before(before, twins.ddp, x);
+        twins.model->zero_grad();
+        twins.twin->zero_grad();
+        std::optional<NoSyncGuard> guard;
+        if (forward_inside) guard = twins.ddp.no_sync();
+        const torch::Tensor loss = by_module ? loss_of(twins.ddp.module(), x) : twins.ddp.forward(x).square().mean();
+        if (!backward_inside) guard.reset();
+        if (backward_inside && !guard) guard.emplace(twins.ddp.no_sync());
+        loss.backward();
+        loss_of(twins.twin, x).backward();
+        // A forward pass through module() is not seen, unless a call of the wrapper could have been its beginning.
+        const bool seen = !by_module || before == Before::kCallOutside;
+        if (!backward_inside || (seen && !forward_inside)) average_gradients(twins.twin);
+        expect_same_gradients(*twins.model, *twins.twin,
+                              fmt::format("before {}, which {}", static_cast<int>(before), which));
+      }
+    }
+  });
+}
+
+TEST_P(DdpNoSyncMulti, TheUsualLoopSendsWithItsLastPart) {
+  run_processes(GetParam(), [](int) {
+    const Rank rank;
+    for (const bool by_module : {false, true}) {
+      Twins<Chain> twins(make_chain);
+      for (int step = 0; step < 3; ++step) {
+        twins.model->zero_grad();
+        twins.twin->zero_grad();
+        for (int part = 0; part < 3; ++part) {
+          const torch::Tensor x = random_input({4, 30}, 3 * step + part);
+          const auto guard = twins.ddp.no_sync(part < 2);
+          (by_module ? loss_of(twins.ddp.module(), x) : twins.ddp->forward(x).square().mean()).backward();
+          loss_of(twins.twin, x).backward();
+        }
+        average_gradients(twins.twin);
+        expect_same_gradients(*twins.model, *twins.twin, fmt::format("by module {}, step {}", by_module, step));
+        twins.descend();
+      }
+    }
+  });
+}
+
+TEST_P(DdpNoSyncMulti, GuardsCountAndMayOutliveTheWrapper) {
+  run_processes(GetParam(), [](int) {
+    const Rank rank;
+    std::optional<NoSyncGuard> first, second;
+    {
+      Twins<Chain> twins(make_chain);
+      const torch::Tensor x = random_input({4, 30}, 0);
+      first = twins.ddp.no_sync();
+      second = twins.ddp.no_sync();
+      first.reset();
+      twins.ddp->forward(x).square().mean().backward();
+      loss_of(twins.twin, x).backward();
+      expect_same_gradients(*twins.model, *twins.twin, "the second guard lives");
+    }
+    second.reset();
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::test
