@@ -7,9 +7,9 @@ Options parse_options(int argc, char** argv) {
   Options options;
   CLI::App app("Trains a small CNN on Fashion-MNIST (or MNIST) with all processes of the world");
   app.add_option("--data", options.data, "folder with the idx files, compressed (.gz) or not")->capture_default_str();
-  app.add_option("--epochs", options.epochs)->check(CLI::NonNegativeNumber)->capture_default_str();
+  app.add_option("--epochs", options.epochs)->check(CLI::Range(0, 1000000))->capture_default_str();
   app.add_option("--batch-size", options.batch_size, "samples per step on each process")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, 1000000))
       ->capture_default_str();
   app.add_option("--lr", options.lr, "learning rate")->capture_default_str();
   app.add_option("--momentum", options.momentum)->capture_default_str();

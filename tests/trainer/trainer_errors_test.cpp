@@ -41,6 +41,18 @@ StepOutput loss_of(Net& net, const data::Example& batch) {
   return {torch::nn::functional::cross_entropy(net->forward(batch.data), batch.target)};
 }
 
+// It would end the epoch's own loop over the loader.
+TEST(TrainerErrorsUnit, AnEvaluationWithinAnEpochNeedsALoaderOfItsOwn) {
+  const ProcessGroupGuard group;
+  std::optional<Training> training;
+  TrainerOptions options{.epochs = 1};
+  options.callbacks.on_step_end = [&](const StepReport& /*step*/) {
+    training->trainer.evaluate(training->train, [&](data::Example& batch) { return training->output_of(batch); });
+  };
+  training.emplace(options);
+  expect_in(message_of([&] { training->fit(); }), {"another loop over the same loader", "a loader of its own"});
+}
+
 TEST(TrainerErrorsUnit, SayWhatIsWrong) {
   expect_in(message_of([] { Training training({.epochs = 1}); }), {"there is no world", "ProcessGroupGuard"});
   const ProcessGroupGuard group;

@@ -22,8 +22,8 @@ namespace lockstep::cli {
 namespace {
 
 constexpr int kUsageError = 2;
-constexpr int kMostNumber =
-    std::numeric_limits<int>::max();  // in messages; those of CLI::PositiveNumber have 309 digits
+// CLI::PositiveNumber and CLI::NonNegativeNumber show a bound of 309 digits in their messages.
+constexpr int kMostNumber = std::numeric_limits<int>::max();
 
 // Prints one line. All output with names from outside goes through here: they are escaped.
 template <typename... Values>

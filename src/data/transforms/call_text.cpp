@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cctype>
 #include <charconv>
 
@@ -64,6 +65,7 @@ class Parser {
       ++at_;
       found.kind = TextValue::Kind::kList;
       LOCKSTEP_RETURN_IF_ERROR(items(found, first == '(' ? ')' : ']', depth));
+      LOCKSTEP_RETURN_IF_ERROR(repeat(found));
       return found;
     }
     if (begins_word(first)) {
@@ -83,6 +85,19 @@ class Parser {
     found.word = std::string(text_.substr(at_ + 1, end - at_ - 1));
     at_ = end + 1;
     return found;
+  }
+
+  // As in "[0.5] * 3", for lists of numbers.
+  Status repeat(TextValue& list) {
+    const auto is_number = [](const TextValue& item) { return item.kind == TextValue::Kind::kNumber; };
+    if (!std::all_of(list.items.begin(), list.items.end(), is_number) || !take('*')) return {};
+    double times = 0;
+    LOCKSTEP_RETURN_IF_ERROR(take_number(times));
+    if (times != 1 && times != 2 && times != 3) return fail("a list 1, 2 or 3 times");
+    const std::vector<TextValue> once = list.items;
+    for (int i = 1; i < times; ++i) list.items.insert(list.items.end(), once.begin(), once.end());
+    list.names.resize(list.items.size());
+    return {};
   }
 
   Status take_number(double& into) {

@@ -38,6 +38,7 @@ TEST(ParseTransforms, ReadsPythonsNotation) {
   EXPECT_EQ(one<RandomCrop>("RandomCrop(32, padding=None)").padding.has_value(), false);
   EXPECT_EQ(one<RandomCrop>("RandomCrop(32, padding=4, padding_mode='reflect')").padding->bottom, 4);
   EXPECT_EQ(one<Normalize>("Normalize(mean=[0.5], std=[0.25])").std, std::vector<double>{0.25});
+  EXPECT_EQ(one<Normalize>("Normalize((0.5,) * 3, [1/4]*3)").std, (std::vector<double>{0.25, 0.25, 0.25}));
   EXPECT_EQ(one<AutoAugment>("AutoAugment(AutoAugmentPolicy.CIFAR10)").policy, AutoAugmentPolicy::kCifar10);
   EXPECT_EQ(one<Resize>("Resize(8, InterpolationMode.NEAREST_EXACT, antialias=True)").interpolation,
             Interpolation::kNearest);
@@ -155,6 +156,7 @@ TEST(ParseTransforms, SaysWhatIsWrong) {
            {"ToDtype(torch.float32)", {"scale=True"}},
            {"Resize(2, 6)", {"PIL's numbers 0 to 5, found 6"}},
            {"Resize(3//4)", {"expected a value"}},
+           {"Normalize([0.5] * 1e9, [1])", {"1, 2 or 3 times"}},
            {std::string(50, '['), {"the name of a transform"}},
            {"Resize(" + std::string(5000, '['), {"at most"}}}) {
     const auto transforms = parse_transforms({"ToTensor", text});

@@ -52,6 +52,7 @@ const std::vector<std::string> kTexts{
     "AugMix(all_ops=False, fill=None)",
     "Compose([ToTensor(), Normalize([0.5], [0.5], True)])",
     "Compose([ToTensor(), Normalize(mean=0.5, std=0.5, inplace=False)])",
+    "Compose([ToTensor(), Normalize((0.5,) * 3, [1/4]*3)])",
     "Compose([ToTensor(), Normalize([0.5], [1e-320])])",
     "Compose([ToTensor(), Normalize([0.5], [0.0])])",
     "Compose([ToTensor(), RandomErasing(1, (0.1, 0.2), (0.5, 2), 'random', True)])",
