@@ -88,10 +88,10 @@ bool vertical_first(const View& picture, ImageSize size) {
   return rows_less > 0 && rows_less > 2 * columns_less;
 }
 
-void vertical_pass(const View& picture, int height, Filter filter, Scratch& scratch, RowSink& sink) {
+void vertical_pass(const View& picture, Extent part, int height, Filter filter, Scratch& scratch, RowSink& sink) {
   if (height == picture.height) return copy_rows(picture, sink);
   const Weights& weights = scratch.vertical;
-  compute_weights(picture.height, height, filter, scratch.vertical);
+  compute_weights(picture.height, part, height, filter, scratch.vertical);
   scratch.rows.resize(static_cast<std::size_t>(weights.taps));
   const ImageKernels& kernels = image_kernels();
   for (int y = 0; y < height; ++y) {
@@ -105,9 +105,9 @@ void vertical_pass(const View& picture, int height, Filter filter, Scratch& scra
   }
 }
 
-void horizontal_pass(const View& picture, int width, Filter filter, Scratch& scratch, RowSink& sink) {
+void horizontal_pass(const View& picture, Extent part, int width, Filter filter, Scratch& scratch, RowSink& sink) {
   if (width == picture.width) return copy_rows(picture, sink);
-  compute_weights(picture.width, width, filter, scratch.horizontal);
+  compute_weights(picture.width, part, width, filter, scratch.horizontal);
   const HorizontalResampling& plan = scratch.paired.arrange(scratch.horizontal);
   for (int y = 0; y < picture.height; ++y) {
     image_kernels().resample_row(plan, picture.row(y), sink.begin(y));
@@ -132,8 +132,8 @@ class PlainSink : public RowSink {
 
 }  // namespace
 
-void compute_weights(int input, int output, Filter filter, Weights& weights) {
-  const double scale = static_cast<double>(input) / output;
+void compute_weights(int input, Extent part, int output, Filter filter, Weights& weights) {
+  const double scale = (part.end - part.begin) / output;
   const double widening = std::max(scale, 1.0);
   const double support = support_of(filter) * widening;
   const double narrowing = 1.0 / widening;
@@ -146,7 +146,7 @@ void compute_weights(int input, int output, Filter filter, Weights& weights) {
   thread_local std::vector<double> values;
   values.resize(taps);
   for (std::size_t x = 0; x < outputs; ++x) {
-    const double center = (static_cast<double>(x) + 0.5) * scale;
+    const double center = part.begin + (static_cast<double>(x) + 0.5) * scale;
     // Rounded as PIL does. NOLINTNEXTLINE(bugprone-incorrect-roundings)
     const int first = std::max(static_cast<int>(center - support + 0.5), 0);
     // NOLINTNEXTLINE(bugprone-incorrect-roundings)
@@ -200,17 +200,23 @@ const HorizontalResampling& PairedWeights::arrange(const Weights& weights) {
 void resample(const View& picture, ImageSize size, Filter filter, RowSink& sink) {
   if (size.width == picture.width && size.height == picture.height) return copy_rows(picture, sink);
   if (filter == Filter::kNearest) return resample_nearest(picture, size, sink);
+  const Extent columns{0.0, static_cast<double>(picture.width)};
+  const Extent rows{0.0, static_cast<double>(picture.height)};
+  resample(picture, columns, rows, size, filter, sink);
+}
+
+void resample(const View& picture, Extent columns, Extent rows, ImageSize size, Filter filter, RowSink& sink) {
   thread_local Scratch scratch;
-  if (size.width == picture.width) return vertical_pass(picture, size.height, filter, scratch, sink);
-  if (size.height == picture.height) return horizontal_pass(picture, size.width, filter, scratch, sink);
+  if (size.width == picture.width) return vertical_pass(picture, rows, size.height, filter, scratch, sink);
+  if (size.height == picture.height) return horizontal_pass(picture, columns, size.width, filter, scratch, sink);
   if (vertical_first(picture, size)) {
     PlainSink between(scratch.between, {picture.width, size.height});
-    vertical_pass(picture, size.height, filter, scratch, between);
-    return horizontal_pass(between.view(), size.width, filter, scratch, sink);
+    vertical_pass(picture, rows, size.height, filter, scratch, between);
+    return horizontal_pass(between.view(), columns, size.width, filter, scratch, sink);
   }
   PlainSink between(scratch.between, {size.width, picture.height});
-  horizontal_pass(picture, size.width, filter, scratch, between);
-  vertical_pass(between.view(), size.height, filter, scratch, sink);
+  horizontal_pass(picture, columns, size.width, filter, scratch, between);
+  vertical_pass(between.view(), rows, size.height, filter, scratch, sink);
 }
 
 Image resized(const View& picture, ImageSize size, Filter filter) {

@@ -17,6 +17,12 @@ enum class Filter { kNearest, kBox, kBilinear, kHamming, kBicubic, kLanczos };
 
 // Writes the rows of a picture of `size`, from top to bottom.
 void resample(const View& picture, ImageSize size, Filter filter, RowSink& sink);
+// The same of a part, in pixels that need not be whole. The part is wider and higher than `size`.
+struct Extent {
+  double begin = 0.0;
+  double end = 0.0;
+};
+void resample(const View& picture, Extent columns, Extent rows, ImageSize size, Filter filter, RowSink& sink);
 Image resized(const View& picture, ImageSize size, Filter filter);
 
 // The weights of one direction.
@@ -26,7 +32,7 @@ struct Weights {
   std::vector<std::int32_t> weights;  // `taps` for each output pixel, padded with zeros
   int taps = 0;
 };
-void compute_weights(int input, int output, Filter filter, Weights& weights);
+void compute_weights(int input, Extent part, int output, Filter filter, Weights& weights);
 
 // The weights of a horizontal pass in the order of the kernels.
 class PairedWeights {

@@ -55,6 +55,7 @@ std::string_view name_of_per_channel(const std::vector<Transform>& transforms) {
 struct ThreadState {
   SamplePlan plan;
   Image decoded;
+  Image resized;
 };
 
 ThreadState& thread_state() {
@@ -71,6 +72,18 @@ int reduction(const SamplePlan& plan, ImageSize wanted, std::size_t next) {
     if (wanted.width >= 2 * n * resize->size.width && wanted.height >= 2 * n * resize->size.height) return n;
   }
   return 1;
+}
+
+// A decoded region of fewer pixels covers more than the box: it begins and ends at whole pixels.
+const Image& resized_part(const Step& step, const Box& box, const DecodedRegion& region) {
+  const auto& resize = std::get<ResizeStep>(step);
+  const auto place = [&](int at, int origin) { return static_cast<double>(at - origin) / region.reduce; };
+  const Extent columns{place(box.left, region.covered.left), place(box.right(), region.covered.left)};
+  const Extent rows{place(box.top, region.covered.top), place(box.bottom(), region.covered.top)};
+  Image& image = thread_state().resized;
+  ImageSink sink(image, resize.size);
+  resample(region.view, columns, rows, resize.size, resize.filter, sink);
+  return image;
 }
 
 }  // namespace
@@ -142,13 +155,15 @@ void Compose::apply(const SamplePlan& plan, std::span<const std::uint8_t> encode
     return apply(plan, value_or_throw(decode_image(encoded, options)), out);
   }
   if (crop != nullptr) request.region = crop->box;
-  const ImageSize wanted = crop != nullptr ? ImageSize{crop->box.width, crop->box.height} : plan.picture;
-  request.reduce = reduction(plan, wanted, crop != nullptr ? 1 : 0);
+  const std::size_t done = crop != nullptr ? 1 : 0;
+  const Box box = crop != nullptr ? crop->box : Box{0, 0, plan.picture.width, plan.picture.height};
+  request.reduce = reduction(plan, {box.width, box.height}, done);
   const DecodedRegion region = value_or_throw(decode_region(encoded, request, decoded));
   if (region.picture != plan.picture) {
     throw DataError(ErrorCode::kCorrupt, "its pixels have another size than its header says");
   }
-  run_plan(plan, region.view, crop != nullptr, out);
+  if (region.reduce > 1) return run_plan(plan, resized_part(plan.steps[done], box, region), done + 1, out);
+  run_plan(plan, region.view, done, out);
 }
 
 void Compose::apply(const SamplePlan& plan, const Image& picture, void* out) const {
@@ -157,7 +172,7 @@ void Compose::apply(const SamplePlan& plan, const Image& picture, void* out) con
                     fmt::format("Compose: the plan is for a picture of {} x {}, found one of {} x {}",
                                 plan.picture.width, plan.picture.height, picture.width(), picture.height()));
   }
-  run_plan(plan, picture, false, out);
+  run_plan(plan, picture, 0, out);
 }
 
 }  // namespace lockstep::data

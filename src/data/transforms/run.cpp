@@ -278,9 +278,9 @@ std::size_t& LambdaScope::depth() {
   return depth;
 }
 
-void run_plan(const SamplePlan& plan, const View& picture, bool skip_crop, void* out) {
+void run_plan(const SamplePlan& plan, const View& picture, std::size_t done, void* out) {
   Scratch& scratch = scratch_of_thread();
-  const std::span<const Step> steps = std::span(plan.steps).subspan(skip_crop ? 1 : 0);
+  const std::span<const Step> steps = std::span(plan.steps).subspan(done);
   if (!plan.crops.empty()) {
     View whole = picture;
     const auto keep = [&](const auto& work, ImageSize size, Mirror mirror) {

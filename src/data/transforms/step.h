@@ -204,8 +204,7 @@ T& memory_of_thread() {
 // Executes the float steps on the finished sample.
 void run_float_steps(const SamplePlan& plan, float* out);
 
-// Executes the plan on decoded pixels. With `skip_crop`, `picture` is already the part that the first step, a crop,
-// wants.
-void run_plan(const SamplePlan& plan, const View& picture, bool skip_crop, void* out);
+// Executes the plan on decoded pixels, without the first `done` steps: `picture` is already what they make.
+void run_plan(const SamplePlan& plan, const View& picture, std::size_t done, void* out);
 
 }  // namespace lockstep::data
