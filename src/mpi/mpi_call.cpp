@@ -165,8 +165,8 @@ void MpiCall::break_here(const std::exception& error) {
                                                                              operation(), plain_text(error))));
 }
 
-void MpiCall::fail(const Status& status) {
-  pending_.group->break_with(status.with_context(operation()));
+void MpiCall::fail(const Status& status, bool left) {
+  if (!left) pending_.group->break_with(status.with_context(operation()));
   // Earlier requests of a coalesced call are under way, and MPI may still write to their memory.
   if (!pending_.requests.empty()) MpiRuntime::of_process().keep_for_ever(std::move(pending_.kept));
   throw_status(status, fmt::format("{}, {} #{}", who(), operation(), pending_.sequence));

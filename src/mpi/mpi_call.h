@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "c10d/call_checks.h"
+#include "c10d/group_errors.h"
 #include "c10d/output_memory.h"
 #include "mpi/mpi_runtime.h"
 #include "mpi/mpi_work.h"
@@ -80,15 +81,20 @@ class MpiCall : public CallChecks {
     MpiRuntime& runtime = MpiRuntime::of_process();
     MPI_Request request = MPI_REQUEST_NULL;
     Status status;
+    bool left = false;  // by another thread, since this call began
     {
       MutexLock lock(runtime.mutex());
-      if (runtime.is_usable()) {
+      left = pending_.group->communicator() == MPI_COMM_NULL;
+      if (left) {
+        status = left_group();
+      } else if (runtime.is_usable()) {
         status = mpi_status(begin(runtime, pending_.group->communicator(), &request), "MPI");
+        if (status.ok()) pending_.group->begin_request();
       } else {
         status = Status(ErrorCode::kAborted, "MPI was finalised");
       }
     }
-    if (!status.ok()) fail(status);
+    if (!status.ok()) fail(status, left);
     pending_.requests.push_back(request);
   }
 
@@ -99,7 +105,7 @@ class MpiCall : public CallChecks {
   c10::intrusive_ptr<c10d::Work> work(std::vector<at::Tensor> outputs);
 
  private:
-  [[noreturn]] void fail(const Status& status);
+  [[noreturn]] void fail(const Status& status, bool left = false);
   void break_here(const std::exception& error);
 
   int rank_;

@@ -70,7 +70,7 @@ void MpiGroup::leave() {
   {
     MutexLock lock(runtime.mutex());
     // Not with operations under way: freeing the communicator would wait for other ranks.
-    if (unfinished.empty() && error().ok() && runtime.is_usable()) MPI_Comm_free(&communicator_);
+    if (requests_ == 0 && error().ok() && runtime.is_usable()) MPI_Comm_free(&communicator_);
   }
   runtime.leave_group();
 }

@@ -26,7 +26,11 @@ class MpiGroup {
 
   const std::string& who() const { return who_; }
   int group_size() const { return group_size_; }
-  MPI_Comm communicator() const { return communicator_; }  // not after leave()
+  // The next three under MpiRuntime's mutex. MPI_COMM_NULL: leave() has freed it.
+  MPI_Comm communicator() const { return communicator_; }
+  // Counts MPI's requests, also those of blocking calls of other threads.
+  void begin_request() { ++requests_; }
+  void end_request() { --requests_; }
   std::uint64_t next_sequence() { return ++sequence_; }
   std::uint64_t sequence() const { return sequence_; }
   // Counts collectives alone, so that all ranks give the same number to the same one.
@@ -46,8 +50,9 @@ class MpiGroup {
   // Made at the first call; null once the group was left.
   std::shared_ptr<FutureCompleter> completer() LOCKSTEP_EXCLUDES(mutex_);
 
-  // Waits for unfinished works for up to WorksUnderWay::kPartingTime, then ends them with an error, and frees the
-  // communicator. Waits for callbacks of futures, unless called in one.
+  // Waits for unfinished works for up to WorksUnderWay::kPartingTime, then ends them with an error. Blocking calls of
+  // other threads end with an error too. Frees the communicator if MPI has nothing under way there. Waits for callbacks
+  // of futures, unless called in one.
   void leave() LOCKSTEP_EXCLUDES(mutex_);
 
  private:
@@ -55,6 +60,7 @@ class MpiGroup {
   const std::string who_;
   const int group_size_;
   MPI_Comm communicator_;
+  int requests_ = 0;  // under way
   std::atomic<std::uint64_t> sequence_{0};
   std::atomic<std::uint64_t> collectives_{0};
   const std::unique_ptr<Refusals> refusals_;

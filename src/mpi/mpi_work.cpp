@@ -111,6 +111,7 @@ Status MpiWork::test_requests(bool& all_done) {
     MPI_Status status;
     status.MPI_SOURCE = -1;
     const Status tested = mpi_status(MPI_Test(&request, &done, &status), "MPI_Test");
+    if (done != 0 || !tested.ok()) group_->end_request();
     if (is_receive() && tested.code() == ErrorCode::kMismatch) {
       return {ErrorCode::kMismatch, fmt::format("expected a message of {} bytes, that of rank {} has more",
                                                 outputs().front().nbytes(), status.MPI_SOURCE)};

@@ -14,12 +14,13 @@ namespace lockstep {
 namespace {
 
 // The largest tag is reserved for monitored_barrier.
-int own_tag(MPI_Comm communicator) {
+int own_tag(const MpiGroup& group) {
   MpiRuntime& runtime = MpiRuntime::of_process();
   MutexLock lock(runtime.mutex());
   void* value = nullptr;
   int found = 0;
-  if (runtime.is_usable()) MPI_Comm_get_attr(communicator, MPI_TAG_UB, static_cast<void*>(&value), &found);
+  if (runtime.is_usable() && group.communicator() != MPI_COMM_NULL)
+    MPI_Comm_get_attr(group.communicator(), MPI_TAG_UB, static_cast<void*>(&value), &found);
   return found != 0 ? *static_cast<int*>(value) : 32767;  // the least that MPI guarantees
 }
 
@@ -43,7 +44,7 @@ void ProcessGroupMpi::check_limits(const char* operation, const Message& message
   const CallChecks checks(who(), operation, size_);
   check_movable(checks, message.tensor, "tensor");
   static_cast<void>(mpi_count(checks, message.tensor.numel()));
-  const int limit = own_tag(group_->communicator());
+  const int limit = own_tag(*group_);
   if (message.tag >= limit) checks.reject("the tag must be from 0 to {}, found {}", limit - 1, message.tag);
 }
 
@@ -73,7 +74,7 @@ void ProcessGroupMpi::monitoredBarrier(const c10d::BarrierOptions& opts, bool /*
   } else {
     barrier_message(at::zeros({1}, at::kInt), 0, Way::kSend);
     // Rank 0 may have begun its wait later than this rank.
-    barrier_message(missing, 0, Way::kReceive)->wait(2 * timeout);
+    barrier_message(missing, 0, Way::kReceive)->wait(2 * std::min(timeout, timeout.max() / 2));
   }
   std::vector<int> names;
   for (int rank = 0; rank < size_; ++rank) {
@@ -110,7 +111,7 @@ void ProcessGroupMpi::lead_barrier(std::chrono::milliseconds timeout, const at::
 ProcessGroupMpi::WorkPtr ProcessGroupMpi::barrier_message(const at::Tensor& tensor, int peer, Way way) {
   MpiCall call(group_, "monitored_barrier", rank_,
                {c10d::OpType::UNKNOWN, /*async=*/true, std::chrono::milliseconds(-1)});
-  const int tag = own_tag(group_->communicator());
+  const int tag = own_tag(*group_);
   if (way == Way::kSend) {
     start_send(call, call.input(tensor, "tensor"), peer, tag);
   } else {

@@ -161,6 +161,19 @@ TEST_F(StandbyFault, WhatWaitsAndDiesIsReplacedAtTheRestart) {
   EXPECT_TRUE(job.wait_until_no_descendant());
 }
 
+TEST_F(StandbyFault, ASupervisorThatIsStoppedGoesOnAtTheRestart) {
+  Process job(command({"--standby", "0", "--max-restarts", "1"}));
+  ASSERT_TRUE(await_start(1)) << job.err_so_far();
+  const std::set<pid_t> waiting = await_ready(job.pid(), 2);
+  kill(parent_of(*waiting.begin()), SIGSTOP);
+  kill_rank(report(0, 1));
+  ASSERT_TRUE(await_start(2)) << job.err_so_far();
+  EXPECT_EQ(pids_of(2), waiting);
+  kill_rank(report(0, 2));
+  EXPECT_EQ(job.finish().exit_code, 128 + SIGKILL);
+  EXPECT_TRUE(job.wait_until_no_descendant());
+}
+
 TEST_F(StandbyFault, ALauncherThatIsKilledLeavesNothing) {
   Process job(command({"--standby", "0", "--max-restarts", "1"}));
   ASSERT_TRUE(await_start(1)) << job.err_so_far();

@@ -122,6 +122,23 @@ TEST(MpiGroupsMulti, CallbacksMayLeaveTheGroup) {
   });
 }
 
+// Rank 1 never makes the call.
+TEST(MpiGroupsMulti, MayBeLeftWhileAnotherThreadIsInACall) {
+  run_world(2, [](int rank) {
+    for (int round = 0; round < 5; ++round) {
+      const ProcessGroup group = new_group({0, 1});
+      if (rank == 0) {
+        auto call = std::async(std::launch::async, [&] { all_reduce(torch::ones({100'000}), {.group = group}); });
+        const auto begun = [&] { return group->getBackend(c10::DeviceType::CPU)->getSequenceNumberForGroup() > 0; };
+        ASSERT_TRUE(wait_for(begun));
+        destroy_process_group(group);
+        expect_error(ErrorCode::kAborted, {"left the group"}, [&] { call.get(); });
+      }
+      barrier();
+    }
+  });
+}
+
 TEST(MpiGroupsMulti, WorksMayBeLetGoOfAndCallbacksMayWait) {
   run_world(2, [](int) {
     std::vector<torch::Tensor> tensors;

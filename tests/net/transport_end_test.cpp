@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -285,6 +286,28 @@ TEST_P(Connections, LeaveTheProgramsOwnSocketsAlone) {
     EXPECT_NE(fcntl(fd, F_GETFD) & FD_CLOEXEC, 0)
         << fd << ": " << std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd));
   }
+}
+
+// With 0, 1, 2, ... descriptors to spare, until a second endpoint can be opened.
+TEST(UcxEndpoint, SaysThatDescriptorsAreLacking) {
+  const test::UcxNetwork network;
+  const test::Endpoint first(network);
+  const NetworkInterface loopback = interface_with_address("127.0.0.1").value();
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlim_t used = *test::Leftovers::now().descriptors.rbegin() + 1;
+  Status failed(ErrorCode::kTimeout, "not tried");
+  for (rlim_t spare = 0; spare < 40 && !failed.ok(); ++spare) {
+    const rlimit few{used + spare, before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+    Admitted admitted;
+    admitted.loopback = true;
+    failed = open_ucx(loopback, admitted, {}).status();
+    setrlimit(RLIMIT_NOFILE, &before);
+    if (failed.ok()) break;
+    EXPECT_NE(failed.message().find("ulimit -n"), std::string::npos) << failed.message();
+  }
+  EXPECT_TRUE(failed.ok()) << failed.message();
 }
 
 class Sleep : public test::OverEachNetwork {
