@@ -17,7 +17,7 @@
 namespace lockstep {
 namespace {
 
-constexpr mode_t kMode = 0644;
+constexpr mode_t kMode = 0666;  // the process's umask takes off what it does not give to others
 constexpr std::size_t kFlushedAtOnce = 8 << 20;
 
 ErrorCode code_of(int error_number) {
@@ -50,6 +50,18 @@ Status clear(const std::filesystem::path& temporary) {
   return error_of(temporary, "cannot remove the file that is there", errno);
 }
 
+// The file that a link leads to, which may not be there yet: a rename would replace the link.
+std::filesystem::path target_of(std::filesystem::path path) {
+  constexpr int kMostLinks = 40;
+  std::error_code error;
+  for (int links = 0; links < kMostLinks && std::filesystem::is_symlink(path, error); ++links) {
+    const std::filesystem::path target = std::filesystem::read_symlink(path, error);
+    if (error) break;
+    path = path.parent_path() / target;  // an absolute target replaces all
+  }
+  return path;
+}
+
 // Lets the disk take the bytes while more are made, so that fsync() finds few. Does not wait, and leaves most errors to
 // fsync(). Some file systems do not offer it.
 bool start_flushing(int fd, std::uint64_t begin, std::uint64_t end) {
@@ -61,18 +73,22 @@ bool start_flushing(int fd, std::uint64_t begin, std::uint64_t end) {
 }  // namespace
 
 Result<AtomicFile> AtomicFile::create(const std::filesystem::path& path) {
+  const std::filesystem::path target = target_of(path);
   struct stat info {};
+  const bool is_there = ::stat(target.c_str(), &info) == 0;
   // A rename would replace a device, and the reader of a FIFO would never get the bytes.
-  if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) return in_the_way(path, info.st_mode);
+  if (is_there && !S_ISREG(info.st_mode)) return in_the_way(target, info.st_mode);
   AtomicFile file;
-  file.path_ = path;
-  std::filesystem::path temporary = path;
+  file.path_ = target;
+  std::filesystem::path temporary = target;
   temporary += kTemporarySuffix;
   LOCKSTEP_RETURN_IF_ERROR(clear(temporary));
   // O_EXCL: what came there meanwhile, links included, is not opened.
   file.fd_.reset(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, kMode));
   if (!file.fd_.valid()) return error_of(temporary, "cannot create the file", errno);
   file.temporary_ = std::move(temporary);
+  // Who may read a file stays as it is when the file is replaced.
+  if (is_there && ::fchmod(file.fd_.get(), info.st_mode & 0777) != 0) return file.failure("cannot set its mode", errno);
   return file;
 }
 

@@ -16,7 +16,7 @@
 namespace lockstep::report {
 namespace {
 
-constexpr mode_t kMode = 0644;
+constexpr mode_t kMode = 0666;  // less the umask
 
 Status error_of(const std::filesystem::path& path, std::string_view what, int error) {
   return Status::from_errno(what, error).with_context(printable(path.native()));

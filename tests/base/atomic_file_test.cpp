@@ -1,6 +1,7 @@
 #include "lockstep/base/atomic_file.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <functional>
@@ -100,6 +101,31 @@ TEST_F(AtomicFileTest, ErrorsNameTheTemporaryFile) {
   const Status gone = file.commit();
   EXPECT_EQ(gone.code(), ErrorCode::kNotFound);
   EXPECT_NE(gone.message().find(temporary_.native() + ": cannot rename"), std::string::npos) << gone.message();
+}
+
+// As files that are written in place: the umask and the mode that a file has decide who reads it, and a link stays one.
+TEST_F(AtomicFileTest, ModesAndLinksAreThoseOfFilesWrittenInPlace) {
+  namespace fs = std::filesystem;
+  const auto write = [](const fs::path& path) {
+    auto file = AtomicFile::create(path).value();
+    ASSERT_TRUE(file.append(bytes_of("new")).ok());
+    ASSERT_TRUE(file.commit().ok());
+  };
+  const mode_t before = ::umask(0007);
+  write(path_);
+  ::umask(before);
+  EXPECT_EQ(fs::status(path_).permissions(), static_cast<fs::perms>(0660));
+  fs::permissions(path_, static_cast<fs::perms>(0600));
+  fs::create_directory(folder_.path("links"));
+  const fs::path link = folder_.path("links/link");
+  fs::create_symlink("../file", link);
+  write(link);
+  EXPECT_TRUE(fs::is_symlink(link));
+  EXPECT_EQ(test::read_file(path_), "new");
+  EXPECT_EQ(fs::status(path_).permissions(), static_cast<fs::perms>(0600));
+  fs::remove(path_);
+  write(link);
+  EXPECT_TRUE(fs::is_regular_file(path_)) << "a link to a file that is not there yet";
 }
 
 }  // namespace

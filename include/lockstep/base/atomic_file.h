@@ -11,7 +11,8 @@
 
 namespace lockstep {
 
-// Written as PATH.tmp in the same folder, then flushed and renamed. One writer at a time; blocks until the disk has the
+// Written as PATH.tmp in the same folder, then flushed and renamed. A link under PATH is followed. A new file has the
+// mode that the umask allows; another keeps its mode. One writer at a time; blocks until the disk has the
 // bytes. Errors (kNotFound, kPermission, kIo) name the temporary file.
 class AtomicFile {
  public:
