@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -264,9 +265,13 @@ void add_python_optimizer(TensorFile& file, const c10::IValue& state, std::strin
   file.metadata["optimizer.parameters"] = fmt::format("{}", fmt::join(counts, ","));
   // An optimizer without state (SGD without momentum, or before the first step) has an empty dict there. Python's
   // distributed checkpoints leave out empty dicts.
+  std::set<std::size_t> read;
   for (const auto& entry : states ? dict_at(*states, "\"state\"") : make_dict()) {
     const auto found = index_of.find(param_key(entry.key()));
     if (found == index_of.end()) throw mismatch("its state is of a parameter that is in no group");
+    if (!read.insert(found->second).second) {  // 0 and "0"
+      throw mismatch(fmt::format("it has two states of parameter {}", printable(found->first)));
+    }
     read_param(file, dict_at(entry.value(), "the state of a parameter"), found->second);
   }
 }

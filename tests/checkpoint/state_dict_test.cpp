@@ -223,6 +223,8 @@ TEST_F(OptimizerDicts, WithImpossibleEntriesAreRefused) {
   expect_refusal(ErrorCode::kCorrupt, "exp_avg", [](Dict& state) { EXPECT_EQ(param(state, 1).erase("exp_avg"), 1U); });
   expect_refusal(ErrorCode::kMismatch, "shape",
                  [](Dict& state) { param(state, 1).insert_or_assign("exp_avg", torch::zeros(3)); });
+  expect_refusal(ErrorCode::kMismatch, "two states of parameter 1",
+                 [](Dict& state) { state.at("state").toGenericDict().insert("1", param(state, 1)); });
   expect_refusal(ErrorCode::kMismatch, "no group", [](Dict& state) {
     state.at("state").toGenericDict().insert(77, Dict(c10::AnyType::get(), c10::AnyType::get()));
   });
