@@ -203,14 +203,17 @@ class JpegDecoder {
       ++at;
     }
     if (info_.unread_marker == JPEG_EOI || jpeg_input_complete(&info_) != FALSE) return;
-    if (errors_.strict) end_of_bytes(&info_);
     const JDIMENSION rest = info_.output_height - info_.output_scanline;
-    if (rest == 0) return;
-    // Skipping the last row as well would end the decoding instead.
-    jpeg_skip_scanlines(&info_, rest - 1);
-    JSAMPARRAY row = info_.mem->alloc_sarray(reinterpret_cast<j_common_ptr>(&info_), JPOOL_IMAGE,
-                                             info_.output_width * Image::kBytesPerPixel, 1);
-    jpeg_read_scanlines(&info_, row, 1);
+    if (rest > 0) {
+      // Skipping the last row as well would end the decoding instead.
+      jpeg_skip_scanlines(&info_, rest - 1);
+      JSAMPARRAY row = info_.mem->alloc_sarray(reinterpret_cast<j_common_ptr>(&info_), JPOOL_IMAGE,
+                                               info_.output_width * Image::kBytesPerPixel, 1);
+      jpeg_read_scanlines(&info_, row, 1);
+    }
+    if (!errors_.strict) return;
+    std::snprintf(errors_.text, sizeof(errors_.text), "no end marker follows its last row");
+    std::longjmp(errors_.jump, 1);
   }
 
   // CMYK is inverted, as Adobe writes it. The arithmetic is PIL's.

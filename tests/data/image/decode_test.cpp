@@ -132,7 +132,8 @@ TEST(DecodeImage, AJpegWithoutItsEndMarkerIsCutShortIfRowsAreMissing) {
   Image memory;
   for (const Box& box : {Box{}, Box{0, 0, 16, 16}, Box{0, 80, 16, 10}}) {
     EXPECT_TRUE(decode_region(bytes, {.region = box}, memory).ok());
-    EXPECT_FALSE(decode_region(bytes, {.options = {.strict = true}, .region = box}, memory).ok());
+    const Status strict = decode_region(bytes, {.options = {.strict = true}, .region = box}, memory).status();
+    EXPECT_NE(strict.message().find("no end marker"), std::string::npos) << strict.message();
     const Result<DecodedRegion> half = decode_region(std::span(bytes).first(bytes.size() / 2), {.region = box}, memory);
     ASSERT_FALSE(half.ok());
     EXPECT_NE(half.status().message().find("cut short"), std::string::npos) << half.status().message();
