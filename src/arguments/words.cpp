@@ -80,15 +80,16 @@ class Reader {
     const CLI::Option* option = find(typed);
     if (option == nullptr) return result_.words.push_back(word);  // CLI11 says what is wrong
     given_.push_back(option);
-    const std::string name = typed.starts_with("--") ? full_name(*option) : typed;
+    const std::string name = option->get_lnames().empty() ? typed : full_name(*option);
     if (!takes_value(*option)) {
       if (equals + 1 == word.size()) throw mistake(name + ": expected true or false after the '=', found nothing");
       return result_.words.push_back(name + word.substr(std::min(equals, word.size())));
     }
     const std::string value = equals != std::string::npos ? word.substr(equals + 1) : next_value(name);
     check_number(*option, name, value);
-    result_.words.push_back(name);
-    result_.words.push_back(value);
+    const bool as_one = equals != std::string::npos && !value.empty();
+    result_.words.push_back(as_one ? name + "=" + value : name);
+    if (!as_one) result_.words.push_back(value);
   }
 
   std::string next_value(const std::string& name) {
@@ -139,11 +140,7 @@ class Reader {
       const std::string name = full_name(*option);
       check_number(*option, name, *value);
       result_.from_variables.emplace_back(name, variable);
-      if (takes_value(*option)) {
-        more.insert(more.end(), {name, *value});
-      } else {
-        more.push_back(name + "=" + *value);
-      }
+      more.push_back(name + "=" + *value);
     }
     result_.words.insert(result_.words.begin() + static_cast<std::ptrdiff_t>(options_begin_), more.begin(), more.end());
   }

@@ -22,7 +22,7 @@ struct Words {
 //
 //   --rdzv-id=        becomes two words, of which the second is empty; CLI11 would take the next word for the value
 //   --nproc 2         becomes --nproc-per-node 2, if no other option begins like that
-//   PET_NNODES=2      becomes --nnodes 2, if the command line has no --nnodes
+//   PET_NNODES=2      becomes --nnodes=2, if the command line has no --nnodes
 //
 // Throws CLI::ParseError for an option without a value, for a number that is none (nan), for an unknown command and,
 // for a command that ends with the name of a program, for an unknown option. What follows "--" or that name stays as it

@@ -122,6 +122,16 @@ Result<std::vector<std::string>> addresses_of_machine() {
   return std::vector<std::string>(addresses.begin(), addresses.end());
 }
 
+std::string loopback_address() {
+  const Fd probe(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const bool missing = bind(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 &&
+                       (errno == EADDRNOTAVAIL || errno == EBADF);
+  return missing ? "::1" : "127.0.0.1";
+}
+
 std::string address_for_others(const std::string& host) {
   if (!is_own_name(host) || !stands_for_loopback(host)) return host;
   for (const char* nobody : {"192.0.2.1", "2001:db8::1"}) {

@@ -19,6 +19,9 @@ Result<std::string> boot_id();
 // interface and the link-local ones of IPv6.
 Result<std::vector<std::string>> addresses_of_machine();
 
+// Where processes of this machine meet: 127.0.0.1, or ::1 on a machine without it.
+std::string loopback_address();
+
 // `host`, except where that is this machine's own name and stands for loopback addresses alone, as in Debian's
 // /etc/hosts (127.0.1.1): then the address at which other machines reach this one, by its default route if there is
 // one.

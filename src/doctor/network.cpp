@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -14,9 +15,10 @@
 #include <string>
 #include <vector>
 
+#include "base/host.h"
 #include "doctor/checks.h"
 #include "doctor/text_files.h"
-#include "lockstep/base/fd.h"
+#include "store/tcp/socket.h"
 
 namespace lockstep::doctor {
 namespace {
@@ -76,34 +78,17 @@ Finding check_congestion_control(const std::string& root) {
   return ok("tcp", text);
 }
 
-sockaddr_in at_loopback(std::uint16_t port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(port);
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  return address;
-}
-
-// Whether a program may listen there; 0: any port.
-bool is_free(std::uint16_t port) {
-  const Fd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const sockaddr_in address = at_loopback(port);
-  return listener.valid() && bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
-}
-
 }  // namespace
 
 // An interface that is down lets a program listen, and nobody connect.
 Status check_loopback() {
-  const Fd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const Fd client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in place = at_loopback(0);
-  auto* address = reinterpret_cast<sockaddr*>(&place);
-  socklen_t bytes = sizeof place;
-  const bool works = listener.valid() && client.valid() && bind(listener.get(), address, bytes) == 0 &&
-                     listen(listener.get(), 1) == 0 && getsockname(listener.get(), address, &bytes) == 0 &&
-                     connect(client.get(), address, bytes) == 0;
-  return works ? Status() : Status::from_errno("a process cannot reach another one at 127.0.0.1", errno);
+  const std::string address = loopback_address();
+  const auto reach = [&]() -> Status {
+    LOCKSTEP_ASSIGN_OR_RETURN(const Fd listener, comm::listen_at({address, 0}));
+    LOCKSTEP_ASSIGN_OR_RETURN(const comm::Endpoint place, comm::local_endpoint(listener.get()));
+    return comm::connect_to(place, Deadline::after(std::chrono::seconds(5))).status();
+  };
+  return reach().with_context("a process cannot reach another one at " + address);
 }
 
 Findings check_network(const std::string& root) {
@@ -120,7 +105,7 @@ Findings check_network(const std::string& root) {
   findings.push_back(check_congestion_control(root));
   if (const Status loopback = check_loopback(); !loopback.ok()) {
     findings.push_back(problem("ports", loopback.message(), "bring the loopback interface up (ip link set lo up)"));
-  } else if (!is_free(29500)) {
+  } else if (!comm::listen_at({loopback_address(), 29500}).ok()) {
     findings.push_back(warning("ports", "port 29500, PyTorch's default, is taken",
                                "lockstep run chooses a free one; by hand set another MASTER_PORT"));
   } else {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/host.h"
 #include "launch/nodes/meeting_options.h"
 #include "launch/stream_choice.h"
 #include "lockstep/base/status.h"
@@ -30,7 +31,7 @@ struct JobOptions {
   std::vector<std::string> command;  // the program (found in PATH) and its arguments; the same for every worker
   int workers = 1;
 
-  std::string master_addr = "127.0.0.1";
+  std::string master_addr = loopback_address();
   int master_port = 0;   // 0: the kernel chooses a free port
   std::string run_id{};  // TORCHELASTIC_RUN_ID and the name of the log folder; empty: random
   std::string role = "default";

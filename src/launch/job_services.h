@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "base/host.h"
 #include "launch/worker_environment.h"
 #include "lockstep/base/fd.h"
 #include "lockstep/base/status.h"
@@ -30,7 +31,7 @@ struct JobServices {
   std::unique_ptr<comm::TcpStoreServer> store;  // port chosen by the kernel
 
   // Fills in the job's addresses; `job.job_key` is the store's secret. The store listens at `address`, a number.
-  static Result<JobServices> start(JobSpec& job, const std::string& address = "127.0.0.1");
+  static Result<JobServices> start(JobSpec& job, const std::string& address = loopback_address());
 };
 
 }  // namespace lockstep::launch

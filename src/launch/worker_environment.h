@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/host.h"
 #include "lockstep/launch/spawn.h"
 
 namespace lockstep::launch {
@@ -18,7 +19,7 @@ struct JobSpec {
   int first_rank = 0;  // the rank of this node's local rank 0
   int node_rank = 0;   // GROUP_RANK
   int num_nodes = 1;   // GROUP_WORLD_SIZE
-  std::string master_addr = "127.0.0.1";
+  std::string master_addr = loopback_address();
   int master_port = 0;
   std::string store;    // LOCKSTEP_STORE, "host:port"; empty: not set
   std::string job_key;  // LOCKSTEP_JOB_KEY, hexadecimal; a secret

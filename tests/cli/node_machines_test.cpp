@@ -135,6 +135,15 @@ TEST(NodeMachinesFault, ALauncherSaysForWhichNodesItWaits) {
   })) << launcher.err_so_far();
 }
 
+TEST(NodeMachinesMulti, AMachineWithoutIpv4) {
+  const Finished end = run_program({"unshare", "--net", "sh", "-c",
+                                    "ip link set lo up && ip -4 addr flush dev lo && exec " LOCKSTEP_PROGRAM
+                                    " run --nproc-per-node 2 sh -c 'echo $MASTER_ADDR; exec " LOCKSTEP_PROGRAM
+                                    " bench --sizes 4 --seconds 0'"});
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_TRUE(contains(end.out, "[rank 0]: ::1\n") && contains(end.out, "[rank 1]: ::1\n")) << end.out;
+}
+
 // An interface that is down lets programs listen, and nobody connect.
 TEST(NodeMachinesFault, TheDoctorSeesThatThereIsNoLoopback) {
   for (const char* command : {"doctor", "bench"}) {

@@ -58,7 +58,7 @@ std::string address_towards(const std::string& name) {
 
 Result<std::string> own_address(const HostsOptions& options) {
   if (!options.local_addr.empty()) return options.local_addr;
-  std::string found = "127.0.0.1";
+  std::string found = loopback_address();
   for (const Host& host : options.hosts) {
     if (is_this_machine(host.name)) continue;
     if (std::string address = address_towards(host.name); !address.empty()) return address;
