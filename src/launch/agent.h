@@ -70,9 +70,9 @@ struct JobOptions {
 
 // Runs the job, or this node's part of it, to its end; blocks. With several nodes every launcher returns the same code.
 // Returns the launcher's exit code: 0; that of the worker that failed first (128 + number for a signal); 128 + number
-// of the signal that asked this process to end; 127 if the program is not there, 126 if it cannot be executed. Failures
-// of workers and of the program's start are reported on stderr. An error Status means that the job could not be run for
-// another reason.
+// of the signal that asked this process to end, or 137 if workers did not end in the grace time; 127 if the program is
+// not there, 126 if it cannot be executed. Failures of workers and of the program's start are reported on stderr. An
+// error Status means that the job could not be run for another reason.
 //
 // It takes over the process while it runs: it handles SIGTERM, SIGINT and SIGHUP, ignores SIGPIPE, uses the standard
 // streams, and kills every child of this process if the job could not be run to its end. When it returns and when this
