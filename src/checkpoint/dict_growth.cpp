@@ -1,6 +1,7 @@
 #include "dict_growth.h"
 
 #include <ATen/core/Dict.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 
@@ -10,6 +11,7 @@ namespace lockstep::checkpoint {
 namespace {
 
 constexpr int kMostHashBits = 40;
+constexpr std::uint64_t kMostKeyBytes = std::uint64_t{1} << 30;
 
 // Whether each key (sorted) finds a place less than `bits` places after its own, in a table of 2^bits places.
 bool fits(const std::vector<std::uint64_t>& sorted, int bits) {
@@ -31,6 +33,13 @@ void DictGrowth::add(const std::vector<c10::IValue>& keys) {
       11400714819323198485U;  // c10::Dict multiplies hashes by it, and uses the upper bits
   std::vector<std::uint64_t> sorted;
   sorted.reserve(keys.size());
+  for (const c10::IValue& key : keys) {
+    if (key.isString()) key_bytes_ += key.toStringRef().size();
+  }
+  if (key_bytes_ > kMostKeyBytes) {
+    throw CheckpointError(ErrorCode::kCorrupt,
+                          fmt::format("damaged: the keys of its dicts have over {} bytes", kMostKeyBytes));
+  }
   for (const c10::IValue& key : keys) sorted.push_back(kSpread * c10::detail::DictKeyHash()(key));
   std::sort(sorted.begin(), sorted.end());
   int bits = 2;

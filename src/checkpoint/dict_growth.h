@@ -23,6 +23,7 @@ class DictGrowth {
  private:
   std::uint64_t keys_ = 0;
   std::uint64_t places_ = 0;
+  std::uint64_t key_bytes_ = 0;  // a short file can use a long text as a key many times, and each is hashed
 };
 
 }  // namespace lockstep::checkpoint

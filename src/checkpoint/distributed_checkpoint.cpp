@@ -15,6 +15,7 @@
 #include "dtype_names.h"
 #include "error_context.h"
 #include "file_kind.h"
+#include "foreign_value.h"
 #include "nested_value.h"
 #include "python/dcp_metadata.h"
 #include "torch_bytes.h"
@@ -145,6 +146,9 @@ class FolderReader {
   torch::Tensor chunk_tensor(const DcpChunk& chunk, torch::ScalarType dtype) {
     require_torch_save(chunk.place);
     const c10::IValue value = read_torch_bytes(bytes_at(chunk.place), torch::kCPU);
+    if (const std::string* what = foreign_text(value)) {
+      throw CheckpointError(ErrorCode::kUnsupported, fmt::format("a chunk is {}{}", *what, kForeignRefused));
+    }
     if (!value.isTensor()) damaged("a chunk is no tensor");
     const torch::Tensor& tensor = value.toTensor();
     if (tensor.sizes() != chunk.sizes || tensor.scalar_type() != dtype) {

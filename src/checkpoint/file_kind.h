@@ -16,6 +16,7 @@ enum class FileKind {
   kTorchZip,
   kTorchLegacy,  // before PyTorch 1.6
   kDistributed,  // a folder
+  kSharded,      // files of state dicts with an index, as Hugging Face's libraries write them; or their folder
   kTensors,      // safetensors, and all that is not one of the others
 };
 
@@ -26,8 +27,18 @@ inline bool begins_tensor_file(const FileHead& head) {
   return head[8] == '{' && head[7] == 0;
 }
 
+// What a file is that is often found in place of weights; empty for every other.
+inline constexpr std::size_t kShownHead = 64;
+std::string other_file(std::string_view head);
+
 // Throws CheckpointError with the path.
 FileKind file_kind_of(const std::filesystem::path& path);
+
+// The index of a sharded state dict, from its own path or that of its folder; empty when there is none.
+std::filesystem::path index_of_shards(const std::filesystem::path& path);
+
+// Whether an entry of a state dict is what Python's Module.get_extra_state() returns: anything.
+bool is_extra_state(std::string_view name);
 
 // The first keys of a dict, for messages.
 std::string keys_of(const c10::impl::GenericDict& dict);

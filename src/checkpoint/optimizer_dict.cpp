@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <string>
@@ -212,6 +213,67 @@ void read_param(TensorFile& file, const Dict& state, std::size_t param) {
   }
 }
 
+// A parameter of a flat dict.
+struct FlatParam {
+  std::string name;
+  Entries options;
+  Entries state;
+};
+
+// The keys are "param_groups.NAME.OPTION", in the order of the groups, and "state.NAME.FIELD". Names have dots.
+std::vector<FlatParam> flat_params(const Dict& flat) {
+  std::vector<FlatParam> params;
+  std::map<std::string, std::size_t> index_of;
+  for (const bool options : {true, false}) {
+    const std::string prefix = options ? "param_groups." : "state.";
+    for (const auto& entry : flat) {
+      if (!entry.key().isString() || !entry.key().toStringRef().starts_with(prefix)) continue;
+      const std::string rest = entry.key().toStringRef().substr(prefix.size());
+      const std::size_t dot = rest.rfind('.');
+      if (dot == std::string::npos) throw mismatch(fmt::format("\"{:.80}\" names no parameter", printable(rest)));
+      const auto [found, is_new] = index_of.try_emplace(rest.substr(0, dot), params.size());
+      if (is_new && !options) throw mismatch("its state is of a parameter that is in no group");
+      if (is_new) params.push_back({found->first, {}, {}});
+      FlatParam& param = params[found->second];
+      (options ? param.options : param.state).emplace_back(rest.substr(dot + 1), entry.value());
+    }
+  }
+  return params;
+}
+
+std::map<std::string, std::string> option_texts(const FlatParam& param) {
+  TensorFile file;
+  for (const auto& [name, value] : param.options) read_option(file, "", name.toStringRef(), value);
+  return file.metadata;
+}
+
+// The dict with groups.
+Dict with_groups(const Dict& flat, const std::vector<std::size_t>& counts) {
+  const std::vector<FlatParam> params = flat_params(flat);
+  const bool counted = std::accumulate(counts.begin(), counts.end(), std::size_t{0}) == params.size();
+  DictGrowth growth;
+  List groups(c10::AnyType::get());
+  Entries states;
+  for (std::size_t at = 0; at < params.size();) {
+    const auto texts = option_texts(params[at]);
+    const std::size_t most = counted ? at + counts[groups.size()] : params.size();
+    std::size_t end = at;
+    while (end < most && option_texts(params[end]) == texts) ++end;
+    if (counted && end < most) {
+      throw mismatch(fmt::format("the parameters of group {} have different options", groups.size()));
+    }
+    List names(c10::AnyType::get());
+    Entries group = params[at].options;
+    for (; at < end; ++at) {
+      names.push_back(params[at].name);
+      if (!params[at].state.empty()) states.emplace_back(params[at].name, growth.make(params[at].state));
+    }
+    group.emplace_back("params", names);
+    groups.push_back(growth.make(group));
+  }
+  return growth.make({{"state", growth.make(states)}, {"param_groups", groups}});
+}
+
 }  // namespace
 
 c10::IValue python_optimizer(const TensorFile& file) {
@@ -238,9 +300,14 @@ c10::IValue python_optimizer(const TensorFile& file) {
   return all;
 }
 
-void add_python_optimizer(TensorFile& file, const c10::IValue& state, std::string_view kind) {
+void add_python_optimizer(TensorFile& file, const c10::IValue& state, std::string_view kind,
+                          const std::vector<std::size_t>& counts_if_flat) {
   const bool is_told = !kind.empty();
-  const Dict all = dict_at(state, "the optimizer's state");
+  Dict all = dict_at(state, "the optimizer's state");
+  const bool flat = !entry_under(all, "param_groups") && std::any_of(all.begin(), all.end(), [](const auto& entry) {
+    return entry.key().isString() && entry.key().toStringRef().starts_with("param_groups.");
+  });
+  if (flat) all = with_groups(all, counts_if_flat);
   const auto states = entry_under(all, "state");
   const auto groups = entry_under(all, "param_groups");
   if (!groups || !groups->isList()) throw mismatch("it is no optimizer's state: \"param_groups\" is missing");
@@ -284,7 +351,9 @@ c10::IValue state_dict(const torch::optim::Optimizer& optimizer) {
 
 void load_state_dict(torch::optim::Optimizer& optimizer, const c10::IValue& state) {
   TensorFile file;
-  add_python_optimizer(file, state, kind_of(optimizer));
+  std::vector<std::size_t> counts;
+  for (const auto& group : optimizer.param_groups()) counts.push_back(group.params().size());
+  add_python_optimizer(file, state, kind_of(optimizer), counts);
   restore_optimizer(file, optimizer);
 }
 

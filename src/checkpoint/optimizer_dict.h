@@ -4,7 +4,9 @@
 
 #include <torch/torch.h>
 
+#include <cstddef>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/checkpoint/tensor_file.h"
 
@@ -13,8 +15,11 @@ namespace lockstep::checkpoint {
 // The dict for the optimizer in `file`. Throws CheckpointError (kMismatch when there is none, kCorrupt).
 c10::IValue python_optimizer(const TensorFile& file);
 
-// Adds the optimizer of a dict to `file`. `kind` is "SGD", "Adam", "AdamW", "RMSprop" or "Adagrad"; when it is empty,
+// Adds the optimizer of a dict to `file`; also of the flat one of Python's get_optimizer_state_dict() with
+// flatten_optimizer_state_dict=True, whose groups have as many parameters as `counts` says (empty: a group is a run of
+// parameters with the same options). `kind` is "SGD", "Adam", "AdamW", "RMSprop" or "Adagrad"; when it is empty,
 // the options tell. Throws CheckpointError (kMismatch, kCorrupt, kUnsupported).
-void add_python_optimizer(TensorFile& file, const c10::IValue& state, std::string_view kind = "");
+void add_python_optimizer(TensorFile& file, const c10::IValue& state, std::string_view kind = "",
+                          const std::vector<std::size_t>& counts = {});
 
 }  // namespace lockstep::checkpoint

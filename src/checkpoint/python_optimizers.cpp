@@ -101,7 +101,7 @@ std::string_view kind_with(const Options& group, std::size_t index) {
   if (decoupled && decoupled->isBool()) return decoupled->toBool() ? "AdamW" : "Adam";
   throw CheckpointError(ErrorCode::kUnsupported,
                         "its options do not tell which optimizer it is: expected SGD, RMSprop, Adagrad, or Adam or "
-                        "AdamW of PyTorch 2.7 or newer");
+                        "AdamW of PyTorch 2.7 or newer. Name it: lockstep checkpoint convert --optimizer Adam");
 }
 
 std::optional<c10::IValue> entry_under(const Options& dict, std::string_view key) {

@@ -21,7 +21,8 @@ struct PlacedTensor {
 };
 
 // First note() each tensor of a file, then place() each. Tensors of one dtype that share memory share a storage in the
-// file; a tensor that has its memory for itself gets a storage with its own elements only.
+// file; a tensor that has its memory for itself gets a storage with its own elements only. A tensor with more elements
+// than its memory (expanded, overlapping) keeps its memory and its strides.
 class SharedStorages {
  public:
   void note(const torch::Tensor& tensor);
@@ -36,8 +37,10 @@ class SharedStorages {
   using View = std::pair<std::int64_t, std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>>>;
 
   static bool is_plain(const torch::Tensor& tensor);
+  static std::int64_t elements_of_memory(const torch::Tensor& tensor);
   static Memory memory_of(const torch::Tensor& tensor);
   PlacedTensor place_whole(const torch::Tensor& tensor);
+  PlacedTensor place_repeated(const torch::Tensor& tensor);  // lazily conjugated or negated
   PlacedTensor place_alone(const torch::Tensor& tensor);
 
   std::map<Memory, std::map<View, std::size_t>> views_;  // how many different views each memory has

@@ -9,6 +9,7 @@
 
 #include "base/printable.h"
 #include "error_context.h"
+#include "file_kind.h"
 #include "tensor_rules.h"
 
 namespace lockstep::checkpoint {
@@ -53,7 +54,7 @@ IncompatibleKeys compare(const StateDict& saved, const StateDict& model) {
     }
   }
   for (const auto& entry : saved) {
-    if (!model.contains(entry.key())) found.unexpected_keys.push_back(entry.key());
+    if (!model.contains(entry.key()) && !is_extra_state(entry.key())) found.unexpected_keys.push_back(entry.key());
   }
   return found;
 }

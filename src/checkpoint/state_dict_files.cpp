@@ -8,21 +8,28 @@
 #include "dict_growth.h"
 #include "error_context.h"
 #include "file_kind.h"
+#include "foreign_value.h"
 #include "lockstep/checkpoint/distributed_checkpoint.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/tensor_file.h"
 #include "lockstep/checkpoint/torch_file.h"
+#include "sharded_files.h"
 #include "state_tensor_file.h"
 
 namespace lockstep::checkpoint {
 
 StateDict to_state_dict(const c10::IValue& value) {
+  if (const std::string* what = foreign_text(value)) {
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          fmt::format("expected a dict of tensors, found {}{}", *what, kForeignRefused));
+  }
   if (!value.isGenericDict()) {
     throw CheckpointError(ErrorCode::kMismatch, fmt::format("expected a dict of tensors, found {}", value.tagKind()));
   }
   const c10::impl::GenericDict dict = value.toGenericDict();
   StateDict state;
   for (const auto& entry : dict) {
+    if (entry.key().isString() && !entry.value().isTensor() && is_extra_state(entry.key().toStringRef())) continue;
     if (!entry.key().isString() || !entry.value().isTensor()) {
       throw CheckpointError(
           ErrorCode::kMismatch,
@@ -41,7 +48,8 @@ c10::IValue to_ivalue(const StateDict& state) {
   return DictGrowth().make(entries);
 }
 
-StateDict read_state_dict(const std::filesystem::path& path, torch::Device map_location, std::string_view entry) {
+StateDict read_state_dict(const std::filesystem::path& path, torch::Device map_location, std::string_view entry,
+                          Checksum checksum) {
   const auto entry_in = [&](const c10::IValue& value) {
     return in_context(path.native(), [&] { return to_state_dict(entry_of(value, entry)); });
   };
@@ -49,10 +57,11 @@ StateDict read_state_dict(const std::filesystem::path& path, torch::Device map_l
     case FileKind::kTorchZip:
     case FileKind::kTorchLegacy: return entry_in(read_torch_file(path, map_location));
     case FileKind::kDistributed: return entry_in(read_distributed_checkpoint(path, map_location));
+    case FileKind::kSharded: return read_shards(index_of_shards(path), map_location, checksum);
     case FileKind::kTensors: break;
   }
-  std::optional<TensorFile> mapped = map_tensor_file(path);
-  TensorFile file = mapped ? *std::move(mapped) : read_tensor_file(path, Checksum::kIfPresent);
+  std::optional<TensorFile> mapped = map_tensor_file(path, checksum);
+  TensorFile file = mapped ? *std::move(mapped) : read_tensor_file(path, checksum);
   if (!entry.empty()) {
     throw CheckpointError(ErrorCode::kMismatch,
                           fmt::format("{}: a safetensors file has no entries such as \"{}\"", path.native(), entry));

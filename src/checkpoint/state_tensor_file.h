@@ -16,7 +16,7 @@ namespace lockstep::checkpoint {
 //
 // Nothing for a file with a SHA-256, whose bytes take longer to hash than to copy, and for one that cannot be mapped:
 // read_tensor_file() serves these. Throws as that does.
-std::optional<TensorFile> map_tensor_file(const std::filesystem::path& path);
+std::optional<TensorFile> map_tensor_file(const std::filesystem::path& path, Checksum wanted = Checksum::kIfPresent);
 
 // As write_tensor_file(), with a CRC-32 in place of the SHA-256.
 void write_state_tensor_file(const std::filesystem::path& path, const TensorFile& file);

@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cerrno>
 #include <cstring>
@@ -13,6 +15,7 @@
 #include "base/regular_file.h"
 #include "error_context.h"
 #include "file_checksum.h"
+#include "file_kind.h"
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/checkpoint/errors.h"
 #include "state_tensor_file.h"
@@ -34,6 +37,12 @@ class Reader {
   // Reads the header's length and returns its text.
   std::string read_header_text() {
     std::uint64_t length = 0;
+    std::array<char, kShownHead> head{};
+    const ssize_t got = ::pread(file_.fd(), head.data(), head.size(), 0);
+    if (const std::string other = other_file({head.data(), static_cast<std::size_t>(std::max<ssize_t>(got, 0))});
+        !other.empty()) {
+      fail(ErrorCode::kCorrupt, other);
+    }
     if (size_ < sizeof(length)) fail(ErrorCode::kCorrupt, fmt::format("damaged: only {} bytes long", size_));
     read(&length, sizeof(length));
     if (length > size_ - sizeof(length) || length > kMostHeaderBytes) {
@@ -151,9 +160,24 @@ bool must_have_checksum(const TensorFileHeader& header) {
   return has(kFormatKey) || has(kSha256.key) || has(kCrc32.key);
 }
 
-void require_equal(const Reader& reader, std::string_view text, const ChecksumPlace& place, FileChecksum& checksum) {
+// Whether the header is not as Lockstep writes it, although its metadata say so.
+bool is_rewritten(std::string_view text, const TensorFileHeader& header) {
+  return format_header(header) != text;
+}
+
+[[noreturn]] void fail_rewritten(const Reader& reader) {
+  reader.fail(
+      ErrorCode::kCorrupt,
+      "another program has written it anew and kept the metadata lockstep.*, whose checksum is that of the file "
+      "before: read it with Checksum::kIgnored (lockstep checkpoint convert --ignore-checksum), or write it "
+      "without these metadata");
+}
+
+void require_equal(const Reader& reader, std::string_view text, const TensorFileHeader& header,
+                   const ChecksumPlace& place, FileChecksum& checksum) {
   const std::string found = checksum.digits();
   if (found == text.substr(place.at, place.kind.digits)) return;
+  if (is_rewritten(text, header)) fail_rewritten(reader);
   reader.fail(ErrorCode::kCorrupt,
               fmt::format("damaged: its contents do not fit its checksum ({} {:.16}...)", place.kind.name, found));
 }
@@ -178,8 +202,9 @@ TensorFile read_tensor_file(const std::filesystem::path& path, Checksum wanted) 
   Reader reader(path);
   const std::string text = reader.read_header_text();
   TensorFileHeader header = reader.parse(text);
-  const auto place = find_checksum(text);
-  if (!place && (wanted == Checksum::kRequired || must_have_checksum(header))) {
+  const auto place = wanted == Checksum::kIgnored ? std::nullopt : find_checksum(text);
+  if (!place && wanted != Checksum::kIgnored && (wanted == Checksum::kRequired || must_have_checksum(header))) {
+    if (must_have_checksum(header) && is_rewritten(text, header)) fail_rewritten(reader);
     reader.fail(ErrorCode::kCorrupt,
                 fmt::format("damaged: its metadata has no valid {} or {}", kSha256.key, kCrc32.key));
   }
@@ -196,7 +221,7 @@ TensorFile read_tensor_file(const std::filesystem::path& path, Checksum wanted) 
     });
     file.tensors[entry.name] = std::move(tensor);
   }
-  if (place) require_equal(reader, text, *place, *checksum);
+  if (place) require_equal(reader, text, header, *place, *checksum);
   file.metadata = written_metadata(header);
   return file;
 }
@@ -234,12 +259,13 @@ class Mapping {
 
 }  // namespace
 
-std::optional<TensorFile> map_tensor_file(const std::filesystem::path& path) {
+std::optional<TensorFile> map_tensor_file(const std::filesystem::path& path, Checksum wanted) {
   Reader reader(path);
   const std::string text = reader.read_header_text();
   TensorFileHeader header = reader.parse(text);
-  const auto place = find_checksum(text);
-  const bool copied = place ? place->kind.key == kSha256.key : must_have_checksum(header);
+  const bool ignored = wanted == Checksum::kIgnored;
+  const auto place = ignored ? std::nullopt : find_checksum(text);
+  const bool copied = place ? place->kind.key == kSha256.key : !ignored && must_have_checksum(header);
   if (copied) return std::nullopt;
   const std::uint64_t data = sizeof(std::uint64_t) + text.size();
   const auto is_aligned = [&](const TensorEntry& entry) {
@@ -254,7 +280,7 @@ std::optional<TensorFile> map_tensor_file(const std::filesystem::path& path) {
   if (place) {
     FileChecksum checksum(text, *place, reader.size() - data);
     checksum.add({}, as_bytes(mapping->at(data), reader.size() - data));
-    require_equal(reader, text, *place, checksum);
+    require_equal(reader, text, header, *place, checksum);
   }
   TensorFile file;
   for (const TensorEntry& entry : header.entries) {

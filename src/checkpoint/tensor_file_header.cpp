@@ -83,6 +83,11 @@ torch::ScalarType dtype_of(const std::string& name, const std::string& tensor) {
   for (const DtypeName& known : kHeaderDtypes) {
     if (name == known.name) return known.dtype;
   }
+  // Types of the format whose elements are no whole bytes.
+  if (name == "F4" || name.starts_with("F6")) {
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          fmt::format("tensor \"{}\" has dtype {:.40}, which LibTorch lacks", tensor, name));
+  }
   throw damaged_header(fmt::format("tensor \"{}\" has the unknown dtype {:.40}", tensor, name));
 }
 

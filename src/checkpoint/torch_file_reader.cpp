@@ -12,6 +12,8 @@
 
 #include "damaged.h"
 #include "error_context.h"
+#include "file_kind.h"
+#include "foreign_value.h"
 #include "lockstep/checkpoint/torch_file.h"
 #include "python/pickle_reader.h"
 #include "python/zip_reader.h"
@@ -94,9 +96,8 @@ class ZipFile {
   }
 
   c10::IValue read(torch::Device device) const {
-    const ZipEntry& pickle = *find("data.pkl");
-    text(pickle);  // compares its CRC
-    PickleInput input(file_, pickle.offset, pickle.offset + pickle.size);
+    const FileBytes pickle(text(*find("data.pkl")));
+    PickleInput input(pickle, 0, pickle.size());
     const PickleGraph graph = read_pickle(input);
     Records records;
     for_each_storage(graph, [&](const StorageFields& fields) { note(records, fields, storage(fields)); });
@@ -119,7 +120,7 @@ class ZipFile {
     const ZipEntry* entry = find("data/" + fields.key);
     if (entry == nullptr && fields.bytes == 0) return {"", 0, 0, 0};
     if (entry == nullptr) damaged(fmt::format("storage {:.40} is missing", fields.key));
-    if (entry->size != fields.bytes && entry->method == 0) {
+    if (entry->size != fields.bytes) {
       damaged(fmt::format("storage {:.40} has {} bytes, its tensors expect {}", fields.key, entry->size, fields.bytes));
     }
     return *entry;
@@ -133,8 +134,15 @@ class ZipFile {
 // The older format: pickles of a magic number, a version, facts of the machine, the values and a list of keys; then
 // each storage's length and bytes.
 constexpr std::string_view kLegacyMagic = "\x8a\x0al\xfc\x9c\x46\xf9 j\xa8P\x19.";
-constexpr std::size_t kLegacyMagicAt = 2;  // after the pickle's protocol
-constexpr std::size_t kHeadBytes = kLegacyMagicAt + kLegacyMagic.size();
+constexpr std::size_t kProtocolBytes = 2;
+constexpr std::size_t kFrameBytes = 9;  // of protocols 4 and 5, before the magic number
+constexpr std::size_t kHeadBytes = kProtocolBytes + kFrameBytes + kLegacyMagic.size();
+
+// Where the pickle of the magic number ends; 0 when there is none.
+std::size_t end_of_legacy_magic(std::string_view head) {
+  const std::size_t at = head.substr(0, 3).ends_with('\x95') ? kProtocolBytes + kFrameBytes : kProtocolBytes;
+  return head.size() >= at && head.substr(at).starts_with(kLegacyMagic) ? at + kLegacyMagic.size() : 0;
+}
 
 const PickleValue* find_key(const PickleGraph& graph, std::string_view key) {
   if (graph.at(graph.root).kind != PickleKind::kDict) return nullptr;
@@ -145,9 +153,9 @@ const PickleValue* find_key(const PickleGraph& graph, std::string_view key) {
   return nullptr;
 }
 
-c10::IValue read_legacy(const FileBytes& file, torch::Device device) {
+c10::IValue read_legacy(const FileBytes& file, std::size_t begin, torch::Device device) {
   constexpr std::int64_t kVersion = 1001;
-  PickleInput input(file, kHeadBytes, file.size());
+  PickleInput input(file, begin, file.size());
   const PickleGraph version = read_pickle(input);
   if (version.at(version.root).kind != PickleKind::kInt || version.at(version.root).integer != kVersion) {
     damaged(fmt::format("the format's version is not {}", kVersion));
@@ -161,7 +169,12 @@ c10::IValue read_legacy(const FileBytes& file, torch::Device device) {
   if (keys.at(keys.root).kind != PickleKind::kList) damaged("it has no list of storages");
 
   std::map<std::string, StorageFields> wanted;
-  for_each_storage(graph, [&](const StorageFields& fields) { wanted.try_emplace(fields.key, fields); });
+  if (!for_each_storage(graph, [&](const StorageFields& fields) { wanted.try_emplace(fields.key, fields); })) {
+    throw CheckpointError(
+        ErrorCode::kUnsupported,
+        "it has storages of a type that is not known here, so it cannot be told where the others are: "
+        "load it in Python, and save it in the zip format");
+  }
   std::map<std::string, ZipEntry> found;
   std::uint64_t at = input.position();
   for (const PickleId id : keys.items(keys.root)) {
@@ -175,7 +188,7 @@ c10::IValue read_legacy(const FileBytes& file, torch::Device device) {
       damaged(fmt::format("storage {:.40} at byte {} has {} elements, expected {} in the {} bytes that are left",
                           fields->first, at, count, fields->second.count, file.size() - at));
     }
-    if (!found.try_emplace(fields->first, ZipEntry{fields->first, at, bytes, 0}).second) {
+    if (!found.try_emplace(fields->first, ZipEntry{fields->first, at, bytes, 0, bytes}).second) {
       damaged("its list has a storage twice");
     }
     at += bytes;
@@ -195,16 +208,25 @@ c10::IValue read_torch_bytes(const FileBytes& file, torch::Device device) {
   std::string head(static_cast<std::size_t>(std::min<std::uint64_t>(file.size(), kHeadBytes)), '\0');
   file.read(0, head.data(), head.size());
   if (head.starts_with("PK")) return ZipFile(file).read(device);
-  if (head.size() == kHeadBytes && head.substr(kLegacyMagicAt) == kLegacyMagic) return read_legacy(file, device);
+  if (const std::size_t begin = end_of_legacy_magic(head); begin != 0) return read_legacy(file, begin, device);
   if (head.starts_with('\x80')) {
     throw CheckpointError(ErrorCode::kUnsupported, "it is a pickle, but torch.save has not written it");
   }
+  std::string longer(static_cast<std::size_t>(std::min<std::uint64_t>(file.size(), kShownHead)), '\0');
+  file.read(0, longer.data(), longer.size());
+  if (const std::string other = other_file(longer); !other.empty()) throw CheckpointError(ErrorCode::kCorrupt, other);
   throw CheckpointError(ErrorCode::kCorrupt, "it is no file of torch.save (read_tensor_file() reads safetensors)");
 }
 
 c10::IValue read_torch_file(const std::filesystem::path& path, torch::Device map_location) {
   const FileBytes file(path);
-  return in_context(path.native(), [&] { return read_torch_bytes(file, map_location); });
+  return in_context(path.native(), [&] {
+    c10::IValue value = read_torch_bytes(file, map_location);
+    if (const std::string* what = foreign_text(value)) {
+      throw CheckpointError(ErrorCode::kUnsupported, fmt::format("it is {}{}", *what, kForeignRefused));
+    }
+    return value;
+  });
 }
 
 }  // namespace lockstep::checkpoint

@@ -8,6 +8,7 @@
 #include "base/printable.h"
 #include "dtype_names.h"
 #include "error_context.h"
+#include "foreign_value.h"
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/checkpoint/torch_file.h"
 #include "python/pickle_writer.h"
@@ -90,6 +91,8 @@ class ValueWriter {
       out_.floating(value.toDouble());
     } else if (value.isString()) {
       text(value.toStringRef());
+    } else if (value.isUnsigned()) {
+      out_.unsigned_integer(value.toUInt());
     } else if (value.isTensor()) {
       tensor(value.toTensor());
     } else {
@@ -113,6 +116,8 @@ class ValueWriter {
       call("__builtin__", "complex", [&] { out_.floating(number.real()), out_.floating(number.imag()); });
     } else if (value.isDevice()) {
       call("torch", "device", [&] { out_.text(value.toDevice().str()); });
+    } else if (const std::string* what = foreign_text(value)) {
+      refuse(*what + std::string(kForeignRefused));
     } else {
       refuse(
           fmt::format("a value of the kind {} cannot be written: expected tensors, numbers, text, lists, tuples and "
@@ -140,7 +145,9 @@ class ValueWriter {
     out_.begin_dict();
     for (const auto& entry : values) {
       const c10::IValue& key = entry.key();
-      const std::string place = key.isString() ? fmt::format("[\"{:.60}\"]", printable(key.toStringRef())) : "[...]";
+      const std::string place =
+          key.isString() ? fmt::format("[\"{}\"]", printable(std::string_view(key.toStringRef()).substr(0, 60)))
+                         : "[...]";
       inside(place, [&] {
         if (!key.isString() && !key.isInt() && !key.isDouble() && !key.isBool()) {
           refuse("a key must be text or a number");
@@ -160,10 +167,15 @@ class ValueWriter {
     place_.resize(before);
   }
 
-  void text(std::string_view utf8) {
+  // A long text that is used many times is written once, as it is in memory once.
+  void text(const std::string& utf8) {
+    constexpr std::size_t kLong = 256;
+    const bool is_long = utf8.size() >= kLong;
+    if (is_long && out_.again(&utf8)) return;
     if (!is_utf8(utf8)) refuse("its text is not UTF-8");
     if (utf8.size() > 0xFFFFFFFF) refuse("its text has over 4 GiB");
     out_.text(utf8);
+    if (is_long) out_.remember(&utf8);
   }
 
   void counts(const std::vector<std::int64_t>& numbers) {

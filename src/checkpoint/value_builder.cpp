@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
+#include <limits>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -13,6 +13,7 @@
 #include "damaged.h"
 #include "dict_growth.h"
 #include "dtype_names.h"
+#include "foreign_value.h"
 #include "lockstep/checkpoint/errors.h"
 
 namespace lockstep::checkpoint {
@@ -20,54 +21,13 @@ namespace {
 
 constexpr int kDeepest = 100;
 constexpr std::uint64_t kMostExpanded = std::uint64_t{1} << 24;  // values, when shared ones are counted at each use
-constexpr std::size_t kMostDimensions = 64;
 constexpr std::size_t kShownKey = 60;
-constexpr std::size_t kMostStorageKey = 256;  // torch.save numbers storages
-constexpr std::size_t kMostBits = 2;          // conj, neg
-
-[[noreturn]] void refuse_object(const std::string& what) {
-  throw CheckpointError(ErrorCode::kUnsupported, what);
-}
-
-const PickleName& name_at(const PickleGraph& graph, PickleId id) {
-  if (graph.at(id).kind != PickleKind::kName) damaged("a name is expected, found another value");
-  return *graph.at(id).name;
-}
-
-std::int64_t count_at(const PickleGraph& graph, PickleId id) {
-  const PickleValue& value = graph.at(id);
-  if (value.kind != PickleKind::kInt || value.integer < 0) damaged("a size, stride or offset is no whole number");
-  return value.integer;
-}
-
-const std::string& text_at(const PickleGraph& graph, PickleId id) {
-  const PickleKind kind = graph.at(id).kind;
-  if (kind != PickleKind::kText && kind != PickleKind::kBytes) damaged("text is expected, found another value");
-  return graph.text(id);
-}
-
-// ("storage", type, key, device, count), in files of the older format with None as sixth field.
-StorageFields storage_fields(const PickleGraph& graph, PickleId id) {
-  const std::vector<PickleId>& items = graph.items(id);
-  if (items.size() != 5 && items.size() != 6) damaged(fmt::format("a storage has {} fields", items.size()));
-  if (text_at(graph, items[0]) != "storage") damaged("an object of the file is no storage");
-  if (text_at(graph, items[2]).size() > kMostStorageKey) damaged("a storage has an impossible name");
-  if (items.size() == 6 && graph.at(items[5]).kind != PickleKind::kNone) {
-    refuse_object("its storages are views of others, as PyTorch before 0.4 wrote them: load and save it in Python");
-  }
-  const PickleName& type = name_at(graph, items[1]);
-  if (type.role != PickleRole::kStorage) damaged(fmt::format("{} is no type of a storage", type.name));
-  StorageFields fields{text_at(graph, items[2]), std::string(type.dtype),
-                       static_cast<std::uint64_t>(count_at(graph, items[4])), 0};
-  const std::uint64_t size = type.dtype.empty() ? 1 : c10::elementSize(find_dtype(type.dtype)->dtype);
-  if (__builtin_mul_overflow(fields.count, size, &fields.bytes)) damaged("a storage has an impossible size");
-  return fields;
-}
+constexpr std::size_t kMostBits = 2;  // conj, neg
 
 class ValueBuilder {
  public:
   ValueBuilder(const PickleGraph& graph, const std::function<c10::Storage(const StorageFields&)>& storage_of)
-      : graph_(graph), storage_of_(storage_of) {}
+      : graph_(graph), storage_of_(storage_of), made_(graph.lists.size(), Built{{}, 0}), texts_(graph.texts.size()) {}
 
   c10::IValue build() {
     try {
@@ -82,6 +42,7 @@ class ValueBuilder {
     c10::IValue value;
     std::uint64_t expanded = 1;
   };
+  static constexpr std::uint64_t kBeingMade = std::numeric_limits<std::uint64_t>::max();
 
   // A value that is being built. If it occurs inside of itself, the pickle has a cycle.
   Built build(PickleId id) {
@@ -90,23 +51,42 @@ class ValueBuilder {
         kind != PickleKind::kCall) {
       return {scalar(id)};
     }
-    const auto [found, is_new] = made_.try_emplace(id);
-    if (!is_new) {
-      if (!found->second) damaged("a value contains itself");
-      return *found->second;
-    }
+    Built& made = made_[graph_.at(id).place];
+    if (made.expanded == kBeingMade) damaged("a value contains itself");
+    if (made.expanded != 0) return made;
+    made.expanded = kBeingMade;
     if (++depth_ > kDeepest) damaged(fmt::format("its values are nested over {} deep", kDeepest));
-    Built built = container(id);
+    made = container_or_foreign(id);
     --depth_;
-    if (built.expanded > kMostExpanded) damaged(fmt::format("it has over {} values", kMostExpanded));
-    made_[id] = built;
-    return built;
+    if (made.expanded > kMostExpanded) damaged(fmt::format("it has over {} values", kMostExpanded));
+    return made;
+  }
+
+  Built container_or_foreign(PickleId id) {
+    const int depth = depth_;
+    const std::size_t place = place_.size();
+    try {
+      return container(id);
+    } catch (const CheckpointError& error) {
+      if (error.code() != ErrorCode::kUnsupported) throw;
+      depth_ = depth;
+      place_.resize(place);
+      return {foreign_value(error.what())};
+    }
   }
 
   // A text that is used many times is in memory once: otherwise a small file could ask for any amount.
   c10::IValue text(PickleId id) {
-    const auto [found, is_new] = texts_.try_emplace(id);
-    if (is_new) found->second = graph_.text(id);
+    const PickleValue& value = graph_.at(id);
+    c10::IValue& made = texts_[value.place];
+    if (made.isNone()) made = value.kind == PickleKind::kForeign ? foreign_value(graph_.text(id)) : graph_.text(id);
+    return made;
+  }
+
+  // A value that is no value here.
+  c10::IValue other(PickleId id, const std::string& what) {
+    const auto [found, is_new] = others_.try_emplace(id);
+    if (is_new) found->second = foreign_value(what);
     return found->second;
   }
 
@@ -115,13 +95,15 @@ class ValueBuilder {
     switch (value.kind) {
       case PickleKind::kBool: return value.integer != 0;
       case PickleKind::kInt: return value.integer;
+      case PickleKind::kUnsigned: return static_cast<std::uint64_t>(value.integer);
       case PickleKind::kFloat: return value.number;
       case PickleKind::kText:
-      case PickleKind::kBytes: return text(id);
-      case PickleKind::kStorage: refuse_object("it is a storage, which has no type here: save the tensor instead");
+      case PickleKind::kBytes:
+      case PickleKind::kForeign: return text(id);
+      case PickleKind::kStorage: return other(id, "a storage without a tensor");
       case PickleKind::kName:
         if (value.name->role == PickleRole::kDtype) return std::string(value.name->dtype);
-        refuse_object(fmt::format("it is the Python name {}.{}, not a value", value.name->module, value.name->name));
+        return other(id, fmt::format("the Python object {}.{}", value.name->module, value.name->name));
       default: return {};
     }
   }
@@ -169,7 +151,7 @@ class ValueBuilder {
   c10::IValue key(PickleId id) {
     c10::IValue made = graph_.at(id).kind < PickleKind::kList ? scalar(id) : c10::IValue();
     if (made.isString() || made.isInt() || made.isDouble() || made.isBool()) return made;
-    refuse_object("a dict has a key that is neither text nor a number");
+    refuse_object("a dict with a key that is neither text nor a number");
   }
 
   // An entry of a container. The place of an error is left in place_.
@@ -195,12 +177,13 @@ class ValueBuilder {
       case PickleRole::kComplex: expect(2, 2); return {c10::complex<double>(real(arguments[0]), real(arguments[1]))};
       case PickleRole::kSet: expect(0, 1); return arguments.empty() ? list({}) : build(arguments[0]);
       case PickleRole::kEncoded: expect(2, 2); return {encoded(arguments)};
+      case PickleRole::kNoBytes: expect(0, 0); return {std::string()};
       case PickleRole::kTensor: expect(4, 7); return {tensor(arguments, nullptr)};
       case PickleRole::kTensorWithDtype: expect(7, 8); return {tensor(arguments, &name_at(graph_, arguments[6]))};
       case PickleRole::kParameter: expect(3, 3); return {parameter(arguments)};
       case PickleRole::kParameterWithState: expect(4, 4); return {parameter(arguments)};
       case PickleRole::kSubclass: expect(4, 4); return subclass(arguments);
-      default: refuse_object(fmt::format("an object of {}.{} is refused", function.module, function.name));
+      default: refuse_object(fmt::format("the Python object {}.{}", function.module, function.name));
     }
   }
 
@@ -255,13 +238,14 @@ class ValueBuilder {
   // (tensor, requires_grad, hooks)
   c10::IValue parameter(const std::vector<PickleId>& arguments) {
     const c10::IValue value = build(arguments[0]).value;
+    if (const std::string* what = foreign_text(value)) refuse_object(*what);
     if (!value.isTensor()) damaged("a Parameter holds no tensor");
     return with_gradient(value.toTensor(), arguments[1]);
   }
 
   // (function, class, its arguments, attributes)
   Built subclass(const std::vector<PickleId>& arguments) {
-    if (name_at(graph_, arguments[1]).role != PickleRole::kClass) refuse_object("a subclass of Tensor is refused");
+    if (name_at(graph_, arguments[1]).role != PickleRole::kClass) refuse_object("a subclass of torch.Tensor");
     if (graph_.at(arguments[2]).kind != PickleKind::kTuple) damaged("a tensor has no tuple of arguments");
     if (++depth_ > kDeepest) damaged(fmt::format("its values are nested over {} deep", kDeepest));
     std::vector<PickleId> items{arguments[0]};
@@ -279,28 +263,6 @@ class ValueBuilder {
     return tensor.detach().requires_grad_();
   }
 
-  std::vector<std::int64_t> counts(PickleId id) const {
-    const PickleKind kind = graph_.at(id).kind;
-    if (kind != PickleKind::kTuple && kind != PickleKind::kList) {
-      if (kind != PickleKind::kCall || graph_.items(id).size() != 2) damaged("a shape is no tuple");
-      return counts_of_size(id);
-    }
-    const std::vector<PickleId>& items = graph_.items(id);
-    if (items.size() > kMostDimensions) damaged(fmt::format("a tensor has {} dimensions", items.size()));
-    std::vector<std::int64_t> numbers;
-    numbers.reserve(items.size());
-    for (const PickleId item : items) numbers.push_back(count_at(graph_, item));
-    return numbers;
-  }
-
-  std::vector<std::int64_t> counts_of_size(PickleId id) const {
-    const std::vector<PickleId>& items = graph_.items(id);
-    if (name_at(graph_, items[0]).role != PickleRole::kSize || graph_.at(items[1]).kind != PickleKind::kTuple) {
-      damaged("a shape is no tuple");
-    }
-    return counts(items[1]);
-  }
-
   // (storage, offset, size, stride, requires_grad, hooks, [dtype], [bits])
   torch::Tensor tensor(const std::vector<PickleId>& arguments, const PickleName* dtype_name) {
     if (graph_.at(arguments[0]).kind != PickleKind::kStorage) damaged("a tensor has no storage");
@@ -310,8 +272,8 @@ class ValueBuilder {
     if (name.empty()) name = "uint8";
     const torch::ScalarType dtype = find_dtype(name)->dtype;
     const std::int64_t offset = count_at(graph_, arguments[1]);
-    const std::vector<std::int64_t> sizes = counts(arguments[2]);
-    const std::vector<std::int64_t> strides = counts(arguments[3]);
+    const std::vector<std::int64_t> sizes = counts_at(graph_, arguments[2]);
+    const std::vector<std::int64_t> strides = counts_at(graph_, arguments[3]);
     require_inside(fields, c10::elementSize(dtype), offset, sizes, strides);
     const c10::Storage storage = storage_of_(fields);
     torch::Tensor made = torch::empty({0}, torch::dtype(dtype).device(storage.device()));
@@ -319,33 +281,6 @@ class ValueBuilder {
     const std::size_t bits = dtype_name != nullptr ? 7 : 6;
     if (arguments.size() > bits) set_bits(made, arguments[bits]);
     return arguments.size() > 4 ? with_gradient(made, arguments[4]) : made;
-  }
-
-  // Throws when an element would lie outside of the storage, or when copying the tensor would take absurd memory.
-  static void require_inside(const StorageFields& fields, std::size_t element, std::int64_t offset,
-                             const std::vector<std::int64_t>& sizes, const std::vector<std::int64_t>& strides) {
-    constexpr std::int64_t kMostBytes = std::int64_t{1} << 46;
-    if (sizes.size() != strides.size()) damaged("a tensor has not as many strides as dimensions");
-    std::int64_t bytes = static_cast<std::int64_t>(element);
-    std::int64_t last = offset;
-    bool empty = false;
-    for (std::size_t i = 0; i < sizes.size(); ++i) {
-      std::int64_t step = 0;
-      empty = empty || sizes[i] == 0;
-      const std::int64_t size = std::max<std::int64_t>(sizes[i], 1);
-      if (__builtin_mul_overflow(bytes, size, &bytes) || bytes > kMostBytes ||
-          __builtin_mul_overflow(size - 1, strides[i], &step) || __builtin_add_overflow(last, step, &last)) {
-        damaged("a tensor has an impossible shape");
-      }
-    }
-    std::int64_t end = 0;
-    if (__builtin_add_overflow(last, empty ? 0 : 1, &end) ||
-        __builtin_mul_overflow(end, static_cast<std::int64_t>(element), &end)) {
-      damaged("a tensor has an impossible offset");
-    }
-    if (!empty && static_cast<std::uint64_t>(end) > fields.bytes) {
-      damaged(fmt::format("a tensor ends at byte {} of its storage of {}", end, fields.bytes));
-    }
   }
 
   void set_bits(torch::Tensor& tensor, PickleId id) const {
@@ -361,15 +296,16 @@ class ValueBuilder {
       } else if (bit == "neg") {
         tensor._set_neg(set);
       } else {
-        refuse_object(fmt::format("a tensor has the lazy bit \"{:.40}\"", printable(bit)));
+        refuse_object(fmt::format("a tensor with the lazy bit \"{:.40}\"", printable(bit)));
       }
     }
   }
 
   const PickleGraph& graph_;
   const std::function<c10::Storage(const StorageFields&)>& storage_of_;
-  std::unordered_map<PickleId, std::optional<Built>> made_;
-  std::unordered_map<PickleId, c10::IValue> texts_;
+  std::vector<Built> made_;         // by the place in graph_.lists; expanded is 0 before it is made
+  std::vector<c10::IValue> texts_;  // by the place in graph_.texts
+  std::unordered_map<PickleId, c10::IValue> others_;
   std::unordered_map<PickleId, c10::IValue> encoded_;
   DictGrowth growth_;
   std::string place_;  // of the present value
@@ -377,12 +313,6 @@ class ValueBuilder {
 };
 
 }  // namespace
-
-void for_each_storage(const PickleGraph& graph, const std::function<void(const StorageFields&)>& each) {
-  for (PickleId id = 0; id < graph.values.size(); ++id) {
-    if (graph.at(id).kind == PickleKind::kStorage) each(storage_fields(graph, id));
-  }
-}
 
 c10::IValue build_value(const PickleGraph& graph, const std::function<c10::Storage(const StorageFields&)>& storage_of) {
   return ValueBuilder(graph, storage_of).build();

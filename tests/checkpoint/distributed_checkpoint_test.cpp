@@ -9,6 +9,8 @@
 #include <set>
 
 #include "checkpoint/dict.h"
+#include "checkpoint/foreign_value.h"
+#include "checkpoint/pickle_file.h"
 #include "lockstep/checkpoint/errors.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/torch_file.h"
@@ -267,6 +269,23 @@ TEST_F(DistributedCheckpoints, NameWhatTheyRefuse) {
   third.write("shard-00001-model-00001-of-00001.safetensors", "");
   test::expect_error<CheckpointError>(ErrorCode::kUnsupported, {"safetensors format"},
                                       [&] { read_distributed_checkpoint(third.path()); });
+}
+
+// Each object is a file by itself.
+TEST_F(DistributedCheckpoints, WithForeignObjectsAreRead) {
+  Parts parts = small();
+  const test::ScratchFolder scratch;
+  write_pickle_file(scratch.path("value"),
+                    "\x80\x02"
+                    "cargparse\nNamespace\n)\x81}b."s);
+  const std::string bytes = test::read_file(scratch.path() / "value");
+  parts.about += text("args") + record(kMetadata, "BytesStorageMetadata", "");
+  parts.add_place("args", "", "__2_0.distcp", 0, static_cast<std::int64_t>(bytes.size()));
+  parts.files["__2_0.distcp"] = bytes;
+  write(parts);
+  const Dict state = read();
+  EXPECT_EQ(to_state_dict(state.at("model")).size(), 2U);
+  EXPECT_EQ(*foreign_text(state.at("args")), "the Python object argparse.Namespace");
 }
 
 // Cut off at every byte and changed at random, a checkpoint is read or refused, in bounded memory.

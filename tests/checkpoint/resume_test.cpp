@@ -22,7 +22,7 @@ namespace {
 constexpr std::int64_t kSamples = 60;
 constexpr std::int64_t kBatch = 2;
 constexpr std::int64_t kEpochs = 3;
-constexpr int kWorld = 2;
+constexpr int kResumedWorld = 2;
 constexpr std::int64_t kStopAfter = 21;  // steps: 15 of the first epoch, 6 of the second; 36 samples of this are left
 using Indices = std::vector<std::int64_t>;
 
@@ -130,7 +130,7 @@ TEST(ResumeMulti, GoesOnInTheMiddleOfAnEpochWithAnyNumberOfRanks) {
   const test::SharedScratchFolder folder;
   torch::set_num_threads(1);
   const auto whole = folder.path("whole.pt");
-  test::run_processes(kWorld, [&](int rank) {
+  test::run_processes(kResumedWorld, [&](int rank) {
     const ProcessGroupGuard group;
     Training training(folder.path(), rank);
     training.train_to_the_end();
@@ -157,7 +157,7 @@ TEST(ResumeMulti, GoesOnInTheMiddleOfAnEpochWithAnyNumberOfRanks) {
       EXPECT_EQ(seen, each) << world << " ranks";
       write_torch_file(folder.path("resumed.pt"), training.state());
       const Lines lines = diff(whole, folder.path("resumed.pt"), {}).lines;
-      if (world == kWorld) {
+      if (world == kResumedWorld) {
         EXPECT_EQ(lines, Lines()) << "the same bits as without the stop";
       }
     });

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "checkpoint/dict.h"
+#include "checkpoint/tools/tools.h"
 #include "lockstep/checkpoint/errors.h"
 #include "lockstep/checkpoint/tensor_file.h"
 #include "lockstep/checkpoint/torch_file.h"
@@ -228,6 +229,93 @@ TEST_F(OptimizerDicts, WithImpossibleEntriesAreRefused) {
   expect_refusal(ErrorCode::kMismatch, "no group", [](Dict& state) {
     state.at("state").toGenericDict().insert(77, Dict(c10::AnyType::get(), c10::AnyType::get()));
   });
+}
+
+// What get_optimizer_state_dict() with flatten_optimizer_state_dict=True returns.
+TEST_F(OptimizerDicts, AreReadWhenTheyAreFlat) {
+  auto net = make_net();
+  std::vector<torch::Tensor> weights;
+  std::vector<torch::Tensor> others;
+  for (const torch::Tensor& param : net->parameters()) (param.dim() > 1 ? weights : others).push_back(param);
+  const auto make = [&] {
+    std::vector<torch::optim::OptimizerParamGroup> groups;
+    groups.emplace_back(weights, std::make_unique<torch::optim::AdamOptions>(0.01));
+    groups.emplace_back(others, std::make_unique<torch::optim::AdamOptions>(0.02));
+    return torch::optim::Adam(groups);
+  };
+  auto optimizer = make();
+  net->forward(torch::rand({5, 3})).pow(2).sum().backward();
+  optimizer.step();
+  const Dict nested = state_dict(optimizer).toGenericDict();
+  Dict flat = make_dict();
+  for (const auto& entry : nested.at("state").toGenericDict()) {
+    const std::string name = "layer." + std::to_string(entry.key().toInt());
+    for (const auto& field : entry.value().toGenericDict()) {
+      flat.insert("state." + name + "." + field.key().toStringRef(), field.value());
+    }
+  }
+  for (const c10::IValue& group : nested.at("param_groups").toListRef()) {
+    for (const c10::IValue& param : group.toGenericDict().at("params").toListRef()) {
+      for (const auto& option : group.toGenericDict()) {
+        if (option.key().toStringRef() == "params") continue;
+        flat.insert("param_groups.layer." + std::to_string(param.toInt()) + "." + option.key().toStringRef(),
+                    option.value());
+      }
+    }
+  }
+  auto other = make();
+  load_state_dict(other, flat);
+  const test::ScratchFolder folder;
+  write_torch_file(folder.path("a"), nested);
+  write_torch_file(folder.path("b"), state_dict(other));
+  EXPECT_EQ(diff(folder.path("a"), folder.path("b"), {}).lines, Lines());
+  torch::optim::Adam single(net->parameters());
+  expect_error(ErrorCode::kMismatch, "different options", [&] { load_state_dict(single, flat); });
+}
+
+// As Hugging Face's libraries write large models.
+TEST(ShardedStateDicts, AreReadAsOne) {
+  const test::ScratchFolder folder;
+  const StateDict state = state_dict(*make_net());
+  StateDict first;
+  StateDict second;
+  std::string map;
+  for (const auto& entry : state) {
+    const bool in_first = first.size() < 4;
+    (in_first ? first : second).insert(entry.key(), *entry);
+    map += (map.empty() ? "\"" : ",\"") + entry.key() + "\":\"" + (in_first ? "1.safetensors" : "2.safetensors") + "\"";
+  }
+  write_state_dict(folder.path("1.safetensors"), first);
+  write_state_dict(folder.path("2.safetensors"), second);
+  const std::string index = "model.safetensors.index.json";
+  folder.write(index, R"({"metadata":{"total_size":1,"more":[{}]},"weight_map":{)" + map + "}}");
+  for (const std::string& path : {std::string(folder.path()), folder.path(index)}) {
+    auto net = make_net();
+    EXPECT_TRUE(load_state_dict(*net, read_state_dict(path)).empty());
+    EXPECT_TRUE(torch::equal(net->parameters()[0], state["0.weight"]));
+  }
+  EXPECT_NE(verify(folder.path(), {}).lines[0].find("good: state dict in several files, 9 tensors"), std::string::npos);
+  const auto refused = [&](const std::string& text, const std::string& part) {
+    folder.write(index, text);
+    expect_error(ErrorCode::kCorrupt, part, [&] { read_state_dict(folder.path()); });
+  };
+  refused(R"({"weight_map":{"0.weight":"../1.safetensors"}})", "names the file");
+  refused(R"({"weight_map":{"0.weight":"2.safetensors"}})", "is not in 2.safetensors");
+  refused(R"({"weight_map":{"0.weight":7}})", "no text");
+  refused("{}", "weight_map");
+  refused("[" + std::string(100'000, '['), "no JSON");
+}
+
+TEST(StateDicts, LeaveOutExtraStatesOfPython) {
+  const test::ScratchFolder folder;
+  Dict state = make_dict();
+  state.insert("weight", torch::ones({2, 3}));
+  state.insert("bias", torch::ones({2}));
+  state.insert("_extra_state", "bytes");
+  state.insert("inner._extra_state", torch::ones({1}));
+  write_torch_file(folder.path("a.pt"), state);
+  torch::nn::Linear net(3, 2);
+  EXPECT_TRUE(load_state_dict(*net, read_state_dict(folder.path("a.pt"))).empty());
 }
 
 }  // namespace

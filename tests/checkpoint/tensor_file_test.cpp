@@ -1,13 +1,17 @@
 #include "lockstep/checkpoint/tensor_file.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <random>
 #include <set>
 
 #include "checkpoint/tensor_file_header.h"
+#include "checkpoint/tools/tools.h"
 #include "lockstep/checkpoint/errors.h"
 #include "lockstep/checkpoint/state_dict.h"
+#include "support/expect_error.h"
 #include "support/read_file.h"
 #include "support/scratch_folder.h"
 
@@ -263,6 +267,10 @@ TEST_F(TensorFiles, HostileHeadersAreErrors) {
   }
   put_header(std::string(200000, '['), 0);
   EXPECT_EQ(code_of_reading(), ErrorCode::kCorrupt);
+  for (const char* packed : {"F4", "F6_E2M3"}) {
+    put_header(fmt::format(R"({{"a":{{"dtype":"{}","shape":[8],"data_offsets":[0,4]}}}})", packed), 4);
+    EXPECT_EQ(code_of_reading(), ErrorCode::kUnsupported) << packed;
+  }
   put_header(R"({"__metadata__":{"lockstep.format":"2"}})");
   EXPECT_EQ(code_of_reading(), ErrorCode::kUnsupported);
 }
@@ -346,6 +354,26 @@ TEST(TensorFileHeaders, AreReadOrRefusedWhateverTheirBytes) {
     }
   }
   EXPECT_GT(read, 0);
+}
+
+// Python's safetensors writes a file anew with the metadata of the former one when a program passes them on.
+TEST_F(TensorFiles, SayThatAnotherProgramHasRewrittenThem) {
+  StateDict state;
+  state.insert("a", torch::arange(4));
+  write_state_dict(folder_.path() / "a.safetensors", state);
+  const std::string written = test::read_file(folder_.path() / "a.safetensors");
+  const std::size_t digits = written.find("lockstep.crc32\":\"") + 17;
+  put_header(R"({"__metadata__":{"lockstep.crc32":")" + written.substr(digits, 8) +
+                 R"(","lockstep.format":"1","format":"pt"},"a":{"dtype":"I64","shape":[4],"data_offsets":[0,32]}})",
+             32);
+  for (const auto& read : std::vector<std::function<void()>>{[&] { read_tensor_file(path(), Checksum::kIfPresent); },
+                                                             [&] { read_state_dict(path()); }}) {
+    test::expect_error<CheckpointError>(ErrorCode::kCorrupt, {"written it anew", "--ignore-checksum"}, read);
+  }
+  EXPECT_EQ(read_tensor_file(path(), Checksum::kIgnored).tensors.at("a").numel(), 4);
+  EXPECT_EQ(read_state_dict(path(), torch::kCPU, "", Checksum::kIgnored)["a"].numel(), 4);
+  convert(path(), folder_.path() / "good.safetensors", {.ignore_checksum = true});
+  EXPECT_EQ(read_state_dict(folder_.path() / "good.safetensors")["a"].numel(), 4);
 }
 
 TEST_F(TensorFiles, FilesOfOthersHaveNoChecksum) {

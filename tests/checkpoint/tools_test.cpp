@@ -192,6 +192,21 @@ TEST_F(CheckpointTools, WhatACheckpointCannotHoldIsRefusedOrNamed) {
                                       [&] { convert(path("more.pt"), path("more.ckpt"), {}); });
 }
 
+// PyTorch up to 2.6 does not say in the options whether it is Adam or AdamW.
+TEST_F(CheckpointTools, ConvertAnOptimizerOfANamedKind) {
+  Dict run = run_.dict();
+  for (const c10::IValue& group : run.at("optimizer").toGenericDict().at("param_groups").toListRef()) {
+    EXPECT_EQ(group.toGenericDict().erase("decoupled_weight_decay"), 1U);
+  }
+  write_torch_file(path("old.pt"), run);
+  test::expect_error<CheckpointError>(ErrorCode::kUnsupported, {"--optimizer"},
+                                      [&] { convert(path("old.pt"), path("run.ckpt"), {}); });
+  convert(path("old.pt"), path("run.ckpt"), {.optimizer = "AdamW"});
+  Trained other;
+  Checkpoint::load(path("run.ckpt")).restore_optimizer(other.optimizer);
+  EXPECT_FALSE(wrong_options(path("run.pt"), {.optimizer = "AdamW"}).empty());
+}
+
 // Python's load_state_dict() takes any dict, so other keys would do nothing there, and say nothing.
 TEST_F(CheckpointTools, SchedulersHaveThePythonKeys) {
   const auto converted = [&](const auto& scheduler) {

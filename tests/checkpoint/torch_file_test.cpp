@@ -6,10 +6,11 @@
 #include <set>
 
 #include "checkpoint/dict.h"
+#include "checkpoint/pickle_file.h"
 #include "checkpoint/python/pickle_writer.h"
 #include "checkpoint/python/zip_reader.h"
-#include "checkpoint/python/zip_writer.h"
 #include "lockstep/checkpoint/errors.h"
+#include "lockstep/checkpoint/state_dict.h"
 #include "support/address_space_limit.h"
 #include "support/expect_error.h"
 #include "support/read_file.h"
@@ -27,14 +28,8 @@ class TorchFiles : public testing::Test {
   std::string bytes() const { return test::read_file(path()); }
   void put(const std::string& bytes) { folder_.write("a.pt", bytes); }
 
-  // A file with this pickle, and a storage "0" of 16 bytes. Entries are in zip64 records from `zip64_from` on.
   void put_pickle(const std::string& pickle, std::uint64_t zip64_from = 0xFFFFFFFF) {
-    AtomicFile out = AtomicFile::create(path()).value();
-    ZipWriter zip(out, zip64_from);
-    ASSERT_TRUE(zip.add("a/data.pkl", pickle).ok());
-    ASSERT_TRUE(zip.add("a/data/0", std::string(16, '\x01')).ok());
-    ASSERT_TRUE(zip.finish().ok());
-    ASSERT_TRUE(out.commit().ok());
+    write_pickle_file(path(), pickle, zip64_from);
   }
 
   // What reading throws: its code and text. kOk when it throws nothing.
@@ -55,20 +50,6 @@ class TorchFiles : public testing::Test {
 
   test::ScratchFolder folder_;
 };
-
-// The opcodes of a tensor over storage "0" of `type`, which has 16 bytes; `rest` comes after the storage.
-std::string tensor_pickle(const std::string& count, const std::string& rest,
-                          const std::string& type = "torch\nFloatStorage") {
-  return "\x80\x02"
-         "ctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storagec"s +
-         type +
-         "\nX\x01\0\0\0"
-         "0X\x03\0\0\0"
-         "cpu"s +
-         count + "tQ" + rest +
-         "\x89"
-         "ccollections\nOrderedDict\n)RtR."s;
-}
 
 TEST_F(TorchFiles, GiveBackEveryDtypeAndLayout) {
   Dict written = make_dict();
@@ -283,7 +264,8 @@ TEST_F(TorchFiles, HostileZipFilesAreErrors) {
     put(damaged.replace(at, value.size(), value));
     return error();
   };
-  EXPECT_EQ(changed(second + 10, "\x08").first, ErrorCode::kUnsupported) << "compressed";
+  EXPECT_EQ(changed(second + 10, "\x0c").first, ErrorCode::kUnsupported) << "compressed by another method";
+  EXPECT_NE(changed(second + 10, "\x08").second.find("inflated"), std::string::npos);
   EXPECT_EQ(changed(second + 8, "\x01").first, ErrorCode::kUnsupported) << "encrypted";
   EXPECT_EQ(changed(second + 24, "\x20").first, ErrorCode::kCorrupt) << "one of two sizes";
   EXPECT_NE(changed(second + 20, "\x40\0\0\0\x40\0\0\0"s).second.find("entries end"), std::string::npos);
@@ -291,6 +273,13 @@ TEST_F(TorchFiles, HostileZipFilesAreErrors) {
   EXPECT_NE(changed(second + 46, "a/data.pkl").first, ErrorCode::kOk);
   EXPECT_NE(changed(good.size() - 22 + 10, "\xff\x0f").second.find("promises"), std::string::npos);
   EXPECT_NE(changed(good.find('\x01' + std::string(15, '\x01')), "\x02").second.find("CRC"), std::string::npos);
+}
+
+// What a disk or another program may leave after the end, and Python reads.
+TEST_F(TorchFiles, MayHaveBytesAfterTheirEnd) {
+  put_pickle(tensor_pickle("K\x04", "K\0K\x04\x85K\x01\x85"s));
+  put(bytes() + std::string(4096, '\0'));
+  EXPECT_EQ(read_torch_file(path()).toTensor().numel(), 4);
 }
 
 TEST_F(TorchFiles, SayWhatOtherFilesAre) {
@@ -301,6 +290,14 @@ TEST_F(TorchFiles, SayWhatOtherFilesAre) {
   expect_error(ErrorCode::kUnsupported, "torch.save", "another pickle");
   put("\x10\0\0\0\0\0\0\0{}              "s);
   expect_error(ErrorCode::kCorrupt, "safetensors", "a safetensors file");
+  for (const auto& [content, part] : std::vector<std::pair<std::string, std::string>>{
+           {"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n", "git lfs pull"},
+           {"\n<!DOCTYPE html><html></html>", "web page"},
+           {"<?xml version=\"1.0\"?><Error/>", "web page"}}) {
+    put(content);
+    expect_error(ErrorCode::kCorrupt, part, content);
+    test::expect_error<CheckpointError>(ErrorCode::kCorrupt, {part}, [&] { read_state_dict(path()); });
+  }
   torch::save(torch::nn::Linear(2, 2), path());
   expect_error(ErrorCode::kUnsupported, "TorchScript", "a module of LibTorch");
 }

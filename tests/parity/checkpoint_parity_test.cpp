@@ -26,7 +26,7 @@ namespace {
 TEST(TorchFileParity, PythonGetsBackWhatItWrote) {
   const test::ScratchFolder folder;
   test::run_python("interchange.py", {"write", folder.path()});
-  for (const char* name : {"values", "values-legacy", "values-protocol4"}) {
+  for (const char* name : {"values", "values-legacy", "values-legacy4", "values-protocol4", "values-deflated"}) {
     write_torch_file(folder.path(std::string(name) + "-copy.pt"),
                      read_torch_file(folder.path(std::string(name) + ".pt")));
   }
@@ -35,8 +35,17 @@ TEST(TorchFileParity, PythonGetsBackWhatItWrote) {
   EXPECT_GT(weights.size(), 100U);
   write_state_dict(folder.path("copy.safetensors"), weights);
   EXPECT_EQ(test::run_python("interchange.py", {"compare", folder.path(), "values-copy.pt", "values-legacy-copy.pt",
-                                                "values-protocol4-copy.pt", "dcp-copy.pt", "copy.safetensors"}),
+                                                "values-legacy4-copy.pt", "values-protocol4-copy.pt",
+                                                "values-deflated-copy.pt", "dcp-copy.pt", "copy.safetensors"}),
             "all well\n");
+  const StateDict expected = read_state_dict(folder.path("values.pt"), torch::kCPU, "model");
+  for (const char* name : {"foreign.pt", "foreign-legacy.pt", "foreign-protocol5.pt"}) {
+    const StateDict model = read_state_dict(folder.path(name), torch::kCPU, "model");
+    EXPECT_EQ(model.keys(), expected.keys()) << name;
+    for (const auto& entry : expected) EXPECT_TRUE(torch::equal(model[entry.key()], *entry)) << name;
+    EXPECT_EQ(
+        read_torch_file(folder.path(name)).toGenericDict().at("scheduler").toGenericDict().at("last_epoch").toInt(), 3);
+  }
 }
 
 struct SavedTraining {

@@ -1,7 +1,8 @@
 """Python's side of the files that Lockstep and Python exchange.
 
-interchange.py write FOLDER              writes values.pt, values-legacy.pt, values-protocol4.pt, weights.safetensors, and
-                                         a distributed checkpoint in the folder dcp, with the same in dcp.pt
+interchange.py write FOLDER              writes values.pt, values-legacy.pt, values-legacy4.pt, values-protocol4.pt, values-deflated.pt,
+                                         weights.safetensors, foreign.pt and foreign-legacy.pt with objects beside a model,
+                                         and a distributed checkpoint in the folder dcp, with the same in dcp.pt
 interchange.py compare FOLDER NAME...    compares each file with values.pt; NAME may end in .safetensors, or be dcp-copy.pt
 interchange.py train OPTIMIZER IN OUT FIRST STEPS ...   trains from IN ("-": from the start) and saves to OUT
 interchange.py optimizers FOLDER         writes a run with each optimizer of PyTorch, and prints their names
@@ -9,9 +10,13 @@ interchange.py halve OPTIMIZER IN HALVES LOADED ...   saves IN with its optimize
                                          of float64 has after loading that
 interchange.py distance A B ...          prints how far the models of each two training files are from one another
 """
+import argparse
 import collections
+import pathlib
 import sys
+import zipfile
 
+import numpy as np
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import nn
@@ -44,7 +49,7 @@ def values():
         "model": model.state_dict(),
         "parameters": list(model.parameters()),
         "frozen": nn.Parameter(torch.ones(2), requires_grad=False),
-        "scalars": [0, 1, 255, 256, 65536, -1, -2**31, 2**31, 2**62, -2**63, 1.5, float("inf"), -0.0, True, False, None],
+        "scalars": [0, 1, 255, 256, 65536, -1, -2**31, 2**31, 2**62, -2**63, 2**63, 2**64 - 1, 1.5, float("inf"), -0.0, True, False, None],
         "text": ["", "gr\u00fc\u00df", "\U0001F600", "a\nb"],
         "complex": 1 + 2j,
         "nested": {"list": [[], [1, [2.0, ["x"]]]], "tuple": ((), (1,), (1, 2), (1, 2, 3), (1, 2, 3, 4)), "dict": {}},
@@ -56,6 +61,24 @@ def values():
         "long": list(range(3000)),
         "bytes": b"ascii",
     }
+
+
+def foreign_values(model):
+    """What trainers put beside a model, and torch.load(weights_only=True) refuses."""
+    return {"args": argparse.Namespace(lr=0.1, layers=[1, 2]), "best": np.float64(0.5), "array": np.arange(3),
+            "scheduler": {"anneal_func": torch.optim.lr_scheduler.OneCycleLR._annealing_cos, "last_epoch": 3},
+            "sparse": torch.eye(3).to_sparse(), "set": frozenset([1]), "large": 2**80, "keys": {None: 1, (1, 2): 2},
+            "history": collections.defaultdict(list, loss=[1.0]), "queue": collections.deque([1, 2]), "path": pathlib.Path("a/b"),
+            "whole": nn.Linear(2, 2), "empty": b"", "model": model}
+
+
+def deflate(source, target):
+    """What other programs make of a file, and Python still reads: its entries deflated, and zeros behind its end."""
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    with open(target, "ab") as file:
+        file.write(bytes(1000))
 
 
 def save_distributed(_, world, folder):
@@ -210,7 +233,13 @@ if __name__ == "__main__":
         torch.save(values(), f"{folder}/values.pt")
         expected = torch.load(f"{folder}/values.pt")
         torch.save(expected, f"{folder}/values-legacy.pt", _use_new_zipfile_serialization=False)
+        torch.save(expected, f"{folder}/values-legacy4.pt", _use_new_zipfile_serialization=False, pickle_protocol=4)
         torch.save(expected, f"{folder}/values-protocol4.pt", pickle_protocol=4)
+        deflate(f"{folder}/values.pt", f"{folder}/values-deflated.pt")
+        torch.load(f"{folder}/values-deflated.pt")
+        torch.save(foreign_values(expected["model"]), f"{folder}/foreign.pt")
+        torch.save(foreign_values(expected["model"]), f"{folder}/foreign-legacy.pt", _use_new_zipfile_serialization=False)
+        torch.save(foreign_values(expected["model"]), f"{folder}/foreign-protocol5.pt", pickle_protocol=5)
         write_safetensors(f"{folder}/weights.safetensors", flat_tensors(expected))
         run_ranks(2, "gloo", save_distributed, folder)
         dcp_to_torch_save(f"{folder}/dcp", f"{folder}/dcp.pt")

@@ -20,8 +20,8 @@ namespace lockstep::checkpoint {
 //
 // kNotFound: no such folder, or a file of it is missing. kCorrupt: damaged files, chunks that leave out a part of their
 // tensor or overlap. kUnsupported names what is refused: another storage format than torch.save's, writer extensions,
-// checkpoints that every rank has saved for itself (use_collectives=False), objects of Python classes.
-// Memory is bounded by the files' size. Blocks; not thread-safe for one folder.
+// checkpoints that every rank has saved for itself (use_collectives=False). An object of a Python class is foreign
+// (torch_file.h). Memory is bounded by the files' size. Blocks; not thread-safe for one folder.
 c10::IValue read_distributed_checkpoint(const std::filesystem::path& folder, torch::Device map_location = torch::kCPU);
 
 }  // namespace lockstep::checkpoint

@@ -15,6 +15,8 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/checkpoint/tensor_file.h"
+
 namespace lockstep::checkpoint {
 
 // Tensors by name, in the model's order.
@@ -59,13 +61,19 @@ StateDict to(const StateDict& state, torch::ScalarType dtype);
 // Python, and get their own when they are written to. The file may be replaced by another while they live, but not be
 // made shorter or written over in place. load_state_dict() copies the values. (Files with a SHA-256, such as
 // checkpoints, are copied.)
+//
+// A folder with an index, such as model.safetensors.index.json of Hugging Face's libraries, or that index, is read as
+// one state dict: the files that it names.
+//
+// `checksum` is about safetensors files: kIgnored reads one whose metadata have a former file's (tensor_file.h).
 StateDict read_state_dict(const std::filesystem::path& path, torch::Device map_location = torch::kCPU,
-                          std::string_view entry = "");
+                          std::string_view entry = "", Checksum checksum = Checksum::kIfPresent);
 // Replaces `path` in one step by a safetensors file if its name ends in ".safetensors", and otherwise by a file that
 // Python's torch.load(path, weights_only=True) reads. Both have a CRC-32, which read_state_dict() compares.
 void write_state_dict(const std::filesystem::path& path, const StateDict& state);
 
-// From and to the values of read_torch_file(). kMismatch for anything but a dict from text to tensors.
+// From and to the values of read_torch_file(). kMismatch for anything but a dict from text to tensors. An entry
+// `_extra_state` of a module of Python that is no tensor is left out; load_state_dict() ignores one that is.
 StateDict to_state_dict(const c10::IValue& value);
 c10::IValue to_ivalue(const StateDict& state);
 

@@ -26,8 +26,9 @@ struct TensorFile {
   std::map<std::string, std::string> metadata;  // UTF-8
 };
 
-// Whether a file without a checksum is an error. A wrong checksum always is.
-enum class Checksum { kRequired, kIfPresent };
+// Whether a file without a checksum is an error. A wrong checksum is one, unless it is ignored: when Python's
+// safetensors writes a file anew with the metadata of the former one, the checksum in these is the former file's.
+enum class Checksum { kRequired, kIfPresent, kIgnored };
 
 // Replaces `path` in one step: the bytes go to `path`.tmp, are flushed to the disk and renamed. Whatever happens,
 // `path` is the old file or the whole new one. Tensors may be on any device that holds values, and have any strides.

@@ -16,6 +16,7 @@ using enum PickleRole;
 
 constexpr std::size_t kMostIndices = 64;
 constexpr std::size_t kMostSteps = 64;
+constexpr std::size_t kMostTextBytes = 1024;
 constexpr std::size_t kShownName = 100;
 
 constexpr std::string_view kModule = "torch.distributed.checkpoint.metadata";
@@ -61,7 +62,7 @@ std::string shown_name(std::string_view name) {
 
 PickleGraph read_graph(const FileBytes& file) {
   PickleInput input(file, 0, file.size());
-  return read_pickle(input, find_name);
+  return read_pickle(input, {find_name, /*refuses_foreign=*/true});
 }
 
 }  // namespace
@@ -247,6 +248,8 @@ const std::vector<PickleId>& DcpMetadata::dict_items(PickleId id, std::string_vi
 
 std::string_view DcpMetadata::text(PickleId id, std::string_view what) const {
   if (graph_.at(id).kind != PickleKind::kText) damaged_metadata("{} is no text", what);
+  // A short file could use a long text many times, and each use is compared with others.
+  if (graph_.text(id).size() > kMostTextBytes) damaged_metadata("{} has {} bytes", what, graph_.text(id).size());
   return graph_.text(id);
 }
 

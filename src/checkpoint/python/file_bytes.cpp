@@ -22,6 +22,9 @@ std::shared_ptr<const RegularFile> open_or_throw(const std::filesystem::path& pa
 
 FileBytes::FileBytes(const std::filesystem::path& path) : file_(open_or_throw(path)), size_(file_->size()) {}
 
+FileBytes::FileBytes(std::string bytes)
+    : memory_(std::make_shared<const std::string>(std::move(bytes))), size_(memory_->size()) {}
+
 FileBytes FileBytes::part(std::uint64_t offset, std::uint64_t size) const {
   require(offset, size);
   FileBytes part = *this;
@@ -41,6 +44,10 @@ void FileBytes::read(std::uint64_t offset, void* out, std::size_t count) const {
   auto* at = static_cast<char*>(out);
   require(offset, count);
   offset += begin_;
+  if (memory_ != nullptr) {
+    std::memcpy(at, memory_->data() + offset, count);
+    return;
+  }
   while (count > 0) {
     const ssize_t got = ::pread(file_->fd(), at, count, static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;

@@ -1,10 +1,11 @@
-// Pieces of a file that is read in any order. Threads may share it: reading moves no position.
+// Pieces of a file (or of memory) that is read in any order. Threads may share it: reading moves no position.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <string>
 
 #include "base/regular_file.h"
 
@@ -14,6 +15,8 @@ class FileBytes {
  public:
   // Throws CheckpointError (kNotFound, kPermission, kCorrupt, kIo) with the path.
   explicit FileBytes(const std::filesystem::path& path);
+  // Bytes in memory, as if they were a file.
+  explicit FileBytes(std::string bytes);
 
   // Bytes [offset, offset + size) of these, as if they were a file. Throws CheckpointError (kCorrupt) when they end
   // before.
@@ -27,7 +30,8 @@ class FileBytes {
  private:
   void require(std::uint64_t offset, std::uint64_t count) const;
 
-  std::shared_ptr<const RegularFile> file_;
+  std::shared_ptr<const RegularFile> file_;  // nullptr: memory_
+  std::shared_ptr<const std::string> memory_;
   std::uint64_t begin_ = 0;
   std::uint64_t size_;
 };

@@ -16,6 +16,7 @@ enum class PickleKind : std::uint8_t {
   kNone,
   kBool,
   kInt,
+  kUnsigned,  // from 2^63 on: the bits of an unsigned number in `integer`
   kFloat,
   kText,
   kBytes,
@@ -23,6 +24,7 @@ enum class PickleKind : std::uint8_t {
   kTuple,
   kDict,     // items: key, value, key, value, ...
   kName,     // one of pickle_names.h
+  kForeign,  // an object that is not read; the text says what it is
   kCall,     // items: a name, then its arguments; of a record also its fields, a dict or a tuple
   kStorage,  // items: the fields that torch.save writes for a storage
 };
@@ -30,7 +32,7 @@ enum class PickleKind : std::uint8_t {
 struct PickleValue {
   PickleKind kind = PickleKind::kNone;
   union {
-    std::int64_t integer = 0;  // kInt; kBool: 0 or 1
+    std::int64_t integer = 0;  // kInt, kUnsigned; kBool: 0 or 1
     double number;             // kFloat
     const PickleName* name;    // kName
     std::size_t place;         // others: in `texts` or `lists`
@@ -39,7 +41,7 @@ struct PickleValue {
 
 struct PickleGraph {
   std::vector<PickleValue> values;
-  std::vector<std::string> texts;            // kText, kBytes
+  std::vector<std::string> texts;            // kText, kBytes, kForeign
   std::vector<std::vector<PickleId>> lists;  // kList, kTuple, kDict, kCall, kStorage
   PickleId root = 0;
 

@@ -16,6 +16,7 @@ constexpr std::array kNames = {
     PickleName{"builtins", "complex", kComplex, ""},
     PickleName{"builtins", "set", kSet, ""},
     PickleName{"_codecs", "encode", kEncoded, ""},
+    PickleName{"builtins", "bytes", kNoBytes, ""},
     PickleName{"torch._utils", "_rebuild_tensor", kTensor, ""},
     PickleName{"torch._utils", "_rebuild_tensor_v2", kTensor, ""},
     PickleName{"torch._utils", "_rebuild_tensor_v3", kTensorWithDtype, ""},

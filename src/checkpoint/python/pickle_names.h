@@ -1,5 +1,6 @@
 // The names that a pickle may use, and nothing else: those that torch.load(weights_only=True) allows and that have a
-// meaning without Python. Finding a name here runs no code; it says how the reader understands the name.
+// meaning without Python, and bytes, which has no arguments here. Finding a name here runs no code; it says how the
+// reader understands the name.
 #pragma once
 
 #include <string_view>
@@ -13,6 +14,7 @@ enum class PickleRole {
   kComplex,             // complex(real, imaginary)
   kSet,                 // set(list): a list
   kEncoded,             // _codecs.encode(text, "latin1"): bytes
+  kNoBytes,             // bytes(): how protocol 2 writes b""
   kTensor,              // torch._utils._rebuild_tensor and _v2
   kTensorWithDtype,     // torch._utils._rebuild_tensor_v3
   kParameter,           // torch._utils._rebuild_parameter

@@ -2,71 +2,36 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
-#include <unordered_map>
+#include <limits>
 #include <utility>
 
 #include "base/printable.h"
 #include "lockstep/checkpoint/errors.h"
+#include "pickle_opcodes.h"
 
 namespace lockstep::checkpoint {
 namespace {
 
-constexpr std::size_t kMostValues = std::size_t{1} << 24;
-constexpr std::size_t kMostItems = 4 * kMostValues;
-constexpr std::size_t kMostNameBytes = 200;
+using namespace pickle_opcode;
 
-// Opcodes, named as in Python's pickletools.
-enum Opcode : std::uint8_t {
-  kMark = '(',
-  kStop = '.',
-  kPop = '0',
-  kBinFloat = 'G',
-  kBinInt = 'J',
-  kBinInt1 = 'K',
-  kBinInt2 = 'M',
-  kNone = 'N',
-  kBinPersId = 'Q',
-  kReduce = 'R',
-  kBinString = 'T',
-  kShortBinString = 'U',
-  kBinUnicode = 'X',
-  kAppend = 'a',
-  kBuild = 'b',
-  kGlobal = 'c',
-  kAppends = 'e',
-  kBinGet = 'h',
-  kLongBinGet = 'j',
-  kBinPut = 'q',
-  kLongBinPut = 'r',
-  kSetItem = 's',
-  kTuple = 't',
-  kSetItems = 'u',
-  kEmptyDict = '}',
-  kEmptyList = ']',
-  kEmptyTuple = ')',
-  kBinBytes = 'B',
-  kShortBinBytes = 'C',
-  kProto = 0x80,
-  kNewObj = 0x81,
-  kTuple1 = 0x85,
-  kTuple2 = 0x86,
-  kTuple3 = 0x87,
-  kNewTrue = 0x88,
-  kNewFalse = 0x89,
-  kLong1 = 0x8a,
-  kShortBinUnicode = 0x8c,
-  kBinUnicode8 = 0x8d,
-  kEmptySet = 0x8f,
-  kAddItems = 0x90,
-  kStackGlobal = 0x93,
-  kMemoize = 0x94,
-  kFrame = 0x95,
-};
+constexpr std::size_t kMostValues = std::size_t{1} << 24;
+constexpr std::size_t kMostNameBytes = 200;
+constexpr PickleId kUnset = std::numeric_limits<PickleId>::max();
+
+// What a value, an item of a container and so on take of memory, here and as values of LibTorch, at most.
+constexpr std::uint64_t kValueBytes = 24;
+constexpr std::uint64_t kTextBytes = 112;
+constexpr std::uint64_t kListBytes = 160;
+constexpr std::uint64_t kDictBytes = 320;
+constexpr std::uint64_t kCallBytes = 448;  // a tensor
+constexpr std::uint64_t kItemBytes = 28;
+constexpr std::uint64_t kDictItemBytes = 72;  // a key, or its value
 
 class PickleReader {
  public:
-  PickleReader(PickleInput& input, FindPickleName find_name) : input_(input), find_name_(find_name) {}
+  PickleReader(PickleInput& input, const PickleRules& rules) : input_(input), rules_(rules), begin_(input.position()) {}
 
   PickleGraph read() {
     while (true) {
@@ -93,35 +58,64 @@ class PickleReader {
                     at_, what));
   }
 
+  void charge(std::uint64_t bytes) {
+    memory_ += bytes;
+    if (memory_ > kPickleFree + kPicklePerByte * (input_.position() - begin_)) {
+      corrupt(fmt::format("asks for over {} bytes of memory, {} for each of its bytes", memory_, kPicklePerByte));
+    }
+  }
+
   PickleId add(PickleValue value) {
+    charge(kValueBytes);
     if (graph_.values.size() == kMostValues) corrupt(fmt::format("has over {} values", kMostValues));
     graph_.values.push_back(value);
     return static_cast<PickleId>(graph_.values.size() - 1);
   }
   void push(PickleValue value) { stack_.push_back(add(value)); }
+  // Values that nothing can change are in memory once.
+  void push_once(PickleId& id, PickleKind kind, std::int64_t integer = 0) {
+    if (id == kUnset) {
+      PickleValue value{kind, {}};
+      value.integer = integer;
+      id = add(value);
+    }
+    push_again(id);
+  }
+  void push_again(PickleId id) {
+    stack_.push_back(id);
+    // Values that cost one byte each must not cost more memory than new ones.
+    if (stack_.size() > kMostValues) corrupt(fmt::format("has over {} values", kMostValues));
+  }
   void push_integer(PickleKind kind, std::int64_t integer) {
     PickleValue value{kind, {}};
     value.integer = integer;
     push(value);
   }
   void push_text(PickleKind kind, std::string text) {
+    charge(kTextBytes + 2 * text.size());
     PickleValue value{kind, {}};
     value.place = graph_.texts.size();
     graph_.texts.push_back(std::move(text));
     push(value);
   }
   void push_list(PickleKind kind, std::vector<PickleId> items) {
-    count_items(items.size());
+    charge(kind == PickleKind::kDict ? kDictBytes : kind == PickleKind::kCall ? kCallBytes : kListBytes);
+    count_items(kind, items.size());
     PickleValue value{kind, {}};
     value.place = graph_.lists.size();
     graph_.lists.push_back(std::move(items));
     push(value);
   }
+  void push_tuple(std::vector<PickleId> items) {
+    if (!items.empty()) return push_list(PickleKind::kTuple, std::move(items));
+    if (empty_tuple_ != kUnset) return push_again(empty_tuple_);
+    push_list(PickleKind::kTuple, {});
+    empty_tuple_ = stack_.back();
+  }
 
   // Arguments of calls are copied, so that a short pickle could ask for much memory.
-  void count_items(std::size_t more) {
-    items_ += more;
-    if (items_ > kMostItems) corrupt(fmt::format("has over {} items in lists and dicts", kMostItems));
+  void count_items(PickleKind kind, std::size_t more) {
+    charge(more * (kind == PickleKind::kDict ? kDictItemBytes : kItemBytes));
   }
 
   // The top of the stack, above the newest mark.
@@ -148,20 +142,21 @@ class PickleReader {
     return items;
   }
 
-  std::string text_of(PickleId id, const char* what) const {
+  const std::string& text_of(PickleId id, const char* what) const {
     if (graph_.at(id).kind != PickleKind::kText) corrupt(fmt::format("has {} that is no text", what));
     return graph_.text(id);
   }
 
   bool constant(std::uint8_t opcode) {
     switch (opcode) {
-      case kNone: push({}); return true;
-      case kNewTrue: push_integer(PickleKind::kBool, 1); return true;
-      case kNewFalse: push_integer(PickleKind::kBool, 0); return true;
+      case kNone: push_once(none_, PickleKind::kNone); return true;
+      case kNewTrue: push_once(true_, PickleKind::kBool, 1); return true;
+      case kNewFalse: push_once(false_, PickleKind::kBool, 0); return true;
       case kBinInt: push_integer(PickleKind::kInt, static_cast<std::int32_t>(input_.number(4))); return true;
       case kBinInt1: push_integer(PickleKind::kInt, input_.byte()); return true;
       case kBinInt2: push_integer(PickleKind::kInt, static_cast<std::int64_t>(input_.number(2))); return true;
-      case kLong1: push_integer(PickleKind::kInt, long_integer(input_.byte())); return true;
+      case kLong1: push_long(input_.bytes(input_.byte())); return true;
+      case kLong4: push_long(input_.bytes(input_.number(4))); return true;
       case kBinFloat: {
         PickleValue value{PickleKind::kFloat, {}};
         value.number = std::bit_cast<double>(__builtin_bswap64(input_.number(8)));
@@ -173,6 +168,11 @@ class PickleReader {
       case kShortBinUnicode:
       case kShortBinString: push_text(PickleKind::kText, input_.bytes(input_.byte())); return true;
       case kBinUnicode8: push_text(PickleKind::kText, input_.bytes(input_.number(8))); return true;
+      case kBinBytes8: push_text(PickleKind::kBytes, input_.bytes(input_.number(8))); return true;
+      case kByteArray8:
+        input_.bytes(input_.number(8));
+        push_foreign("the Python object builtins.bytearray");
+        return true;
       case kBinBytes: push_text(PickleKind::kBytes, input_.bytes(input_.number(4))); return true;
       case kShortBinBytes: push_text(PickleKind::kBytes, input_.bytes(input_.byte())); return true;
       default: return false;
@@ -180,12 +180,20 @@ class PickleReader {
   }
 
   // Two's complement.
-  std::int64_t long_integer(std::size_t count) {
-    if (count > 8) unsupported("an integer of over 64 bits");
-    if (count == 0) return 0;
-    std::uint64_t value = input_.number(count);
-    if (count < 8 && (value >> (8 * count - 1)) != 0) value |= ~std::uint64_t{0} << (8 * count);
-    return static_cast<std::int64_t>(value);
+  void push_long(const std::string& bytes) {
+    const std::size_t count = bytes.size();
+    const auto byte = [&](std::size_t i) { return static_cast<std::uint64_t>(static_cast<unsigned char>(bytes[i])); };
+    if (count > 9 || (count == 9 && bytes[8] != 0)) return push_foreign("an integer of over 64 bits");
+    std::uint64_t value = 0;
+    for (std::size_t i = 0; i < std::min<std::size_t>(count, 8); ++i) value |= byte(i) << (8 * i);
+    if (count > 0 && count < 8 && (byte(count - 1) & 0x80) != 0) value |= ~std::uint64_t{0} << (8 * count);
+    const bool beyond = count == 9 && (value >> 63) != 0;
+    push_integer(beyond ? PickleKind::kUnsigned : PickleKind::kInt, static_cast<std::int64_t>(value));
+  }
+
+  void push_foreign(std::string what) {
+    if (rules_.refuses_foreign) unsupported(what);
+    push_text(PickleKind::kForeign, std::move(what));
   }
 
   bool container(std::uint8_t opcode) {
@@ -195,30 +203,36 @@ class PickleReader {
         if (marks_.size() > kMostValues) corrupt(fmt::format("has over {} marks", kMostValues));
         return true;
       case kPop: pop(); return true;
+      case kPopMark: pop_to_mark(); return true;
       case kEmptyList:
       case kEmptySet: push_list(PickleKind::kList, {}); return true;
       case kEmptyDict: push_list(PickleKind::kDict, {}); return true;
-      case kEmptyTuple: push_list(PickleKind::kTuple, {}); return true;
-      case kTuple: push_list(PickleKind::kTuple, pop_to_mark()); return true;
-      case kTuple1: push_list(PickleKind::kTuple, pop_some(1)); return true;
-      case kTuple2: push_list(PickleKind::kTuple, pop_some(2)); return true;
-      case kTuple3: push_list(PickleKind::kTuple, pop_some(3)); return true;
+      case kEmptyTuple: push_tuple({}); return true;
+      case kTuple: push_tuple(pop_to_mark()); return true;
+      case kTuple1: push_tuple(pop_some(1)); return true;
+      case kTuple2: push_tuple(pop_some(2)); return true;
+      case kTuple3: push_tuple(pop_some(3)); return true;
       case kAppend: extend(PickleKind::kList, pop_some(1)); return true;
       case kAppends:
       case kAddItems: extend(PickleKind::kList, pop_to_mark()); return true;
       case kSetItem: extend(PickleKind::kDict, pop_some(2)); return true;
       case kSetItems: extend(PickleKind::kDict, pop_to_mark()); return true;
+      case kFrozenSet:
+        pop_to_mark();
+        push_foreign("the Python object builtins.frozenset");
+        return true;
       default: return false;
     }
   }
 
   void extend(PickleKind kind, const std::vector<PickleId>& items) {
     const PickleId target = top();
+    if (graph_.at(target).kind == PickleKind::kForeign) return;
     if (graph_.at(target).kind != kind) {
       corrupt(fmt::format("adds to something that is no {}", kind == PickleKind::kList ? "list" : "dict"));
     }
     if (kind == PickleKind::kDict && items.size() % 2 != 0) corrupt("adds a key without a value to a dict");
-    count_items(items.size());
+    count_items(kind, items.size());
     std::vector<PickleId>& list = graph_.items(target);
     list.insert(list.end(), items.begin(), items.end());
   }
@@ -227,24 +241,28 @@ class PickleReader {
     switch (opcode) {
       case kBinPut: remember(input_.byte()); return true;
       case kLongBinPut: remember(static_cast<std::uint32_t>(input_.number(4))); return true;
-      case kMemoize: remember(static_cast<std::uint32_t>(memo_.size())); return true;
+      case kMemoize: remember(remembered_); return true;
       case kBinGet: recall(input_.byte()); return true;
       case kLongBinGet: recall(static_cast<std::uint32_t>(input_.number(4))); return true;
       default: return false;
     }
   }
 
+  // Python numbers what it remembers from 0 on, so a table is small, and no numbers can be chosen that make it slow.
   void remember(std::uint32_t key) {
-    memo_[key] = top();
-    if (memo_.size() > kMostValues) corrupt(fmt::format("remembers over {} values", kMostValues));
+    const PickleId id = top();
+    if (key >= kMostValues) corrupt(fmt::format("remembers over {} values", kMostValues));
+    if (key >= memo_.size())
+      memo_.resize(std::max<std::size_t>(key + 1, std::min(2 * memo_.size(), kMostValues)), kUnset);
+    if (memo_[key] == kUnset) ++remembered_;
+    memo_[key] = id;
   }
 
   void recall(std::uint32_t key) {
-    const auto found = memo_.find(key);
-    if (found == memo_.end()) corrupt(fmt::format("uses value {} of its memory, which it has not set", key));
-    stack_.push_back(found->second);
-    // Values that cost one byte each, such as these, must not cost more memory than new ones.
-    if (stack_.size() > kMostValues) corrupt(fmt::format("has over {} values", kMostValues));
+    if (key >= memo_.size() || memo_[key] == kUnset) {
+      corrupt(fmt::format("uses value {} of its memory, which it has not set", key));
+    }
+    push_again(memo_[key]);
   }
 
   bool object(std::uint8_t opcode) {
@@ -267,39 +285,47 @@ class PickleReader {
       }
       case kReduce:
       case kNewObj: call(); return true;
-      case kBinPersId: {
-        const PickleId fields = pop();
-        if (graph_.at(fields).kind != PickleKind::kTuple) corrupt("has a storage without a tuple of fields");
-        push_list(PickleKind::kStorage, graph_.items(fields));
-        return true;
-      }
+      case kNewObjEx: pop(), call(); return true;  // without the arguments that have names
+      case kBinPersId: push_persistent(pop()); return true;
       case kBuild: build(pop()); return true;
       default: return false;
     }
   }
 
-  void push_name(const std::string& module, const std::string& name) {
-    const PickleName* known = find_name_(module, name);
-    if (known == nullptr) unsupported(fmt::format("the Python name {}.{}", printable(module), printable(name)));
+  void push_name(std::string_view module, std::string_view name) {
+    const PickleName* known = rules_.find_name(module, name);
+    if (known == nullptr) {
+      const auto shown = [](std::string_view part) { return printable(part.substr(0, kMostNameBytes)); };
+      return push_foreign(fmt::format("the Python object {}.{}", shown(module), shown(name)));
+    }
     PickleValue value{PickleKind::kName, {}};
     value.name = known;
     push(value);
   }
 
+  // A storage, or in files of the older format the class of a module: ("module", class, file, source).
+  void push_persistent(PickleId fields) {
+    if (graph_.at(fields).kind != PickleKind::kTuple) corrupt("has a storage without a tuple of fields");
+    const std::vector<PickleId>& items = graph_.items(fields);
+    if (items.size() == 4 && graph_.at(items[1]).kind == PickleKind::kForeign) return push(graph_.at(items[1]));
+    push_list(PickleKind::kStorage, items);
+  }
+
   // Attributes of a mapping, such as the versions that state_dict() notes, are dropped.
   void build(PickleId attributes) {
     const PickleId target = top();
-    if (graph_.at(target).kind == PickleKind::kDict) return;
+    if (graph_.at(target).kind == PickleKind::kDict || graph_.at(target).kind == PickleKind::kForeign) return;
     const bool record = graph_.at(target).kind == PickleKind::kCall &&
                         graph_.at(graph_.items(target)[0]).name->role == PickleRole::kRecord;
     if (!record) unsupported("attributes of an object that is no dict");
-    count_items(1);
+    count_items(PickleKind::kCall, 1);
     graph_.items(target).push_back(attributes);
   }
 
   void call() {
     const PickleId arguments = pop();
     const PickleId function = pop();
+    if (graph_.at(function).kind == PickleKind::kForeign) return call_foreign(function, arguments);
     if (graph_.at(function).kind != PickleKind::kName) corrupt("calls something that is no function");
     if (graph_.at(arguments).kind != PickleKind::kTuple) corrupt("has a call without a tuple of arguments");
     const std::vector<PickleId> items = graph_.items(arguments);
@@ -307,6 +333,20 @@ class PickleReader {
     std::vector<PickleId> all{function};
     all.insert(all.end(), items.begin(), items.end());
     push_list(PickleKind::kCall, std::move(all));
+  }
+
+  // Makes an object that goes by the name of what makes it. getattr(class, name) is how Python names a method.
+  void call_foreign(PickleId function, PickleId arguments) {
+    const std::string& text = graph_.text(function);
+    if (text.ends_with(".getattr") && graph_.at(arguments).kind == PickleKind::kTuple) {
+      const std::vector<PickleId>& items = graph_.items(arguments);
+      if (items.size() == 2 && graph_.at(items[0]).kind == PickleKind::kForeign &&
+          graph_.at(items[1]).kind == PickleKind::kText) {
+        const std::string name = printable(std::string_view(graph_.text(items[1])).substr(0, kMostNameBytes));
+        return push_foreign(fmt::format("{}.{}", graph_.text(items[0]), name));
+      }
+    }
+    push(graph_.at(function));
   }
 
   // OrderedDict(), OrderedDict([[key, value], ...]) or Counter({...}): items follow as for a dict.
@@ -335,19 +375,25 @@ class PickleReader {
   }
 
   PickleInput& input_;
-  FindPickleName find_name_;
+  PickleRules rules_;
+  std::uint64_t begin_;  // in the file
   PickleGraph graph_;
   std::vector<PickleId> stack_;
   std::vector<std::size_t> marks_;
-  std::unordered_map<std::uint32_t, PickleId> memo_;
-  std::size_t items_ = 0;  // of all lists together
-  std::uint64_t at_ = 0;   // of the present opcode, in the file
+  std::vector<PickleId> memo_;  // kUnset: nothing
+  std::uint32_t remembered_ = 0;
+  PickleId none_ = kUnset;
+  PickleId true_ = kUnset;
+  PickleId false_ = kUnset;
+  PickleId empty_tuple_ = kUnset;
+  std::uint64_t memory_ = 0;  // that the values take
+  std::uint64_t at_ = 0;      // of the present opcode, in the file
 };
 
 }  // namespace
 
-PickleGraph read_pickle(PickleInput& input, FindPickleName find_name) {
-  return PickleReader(input, find_name).read();
+PickleGraph read_pickle(PickleInput& input, const PickleRules& rules) {
+  return PickleReader(input, rules).read();
 }
 
 }  // namespace lockstep::checkpoint

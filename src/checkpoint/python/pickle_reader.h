@@ -1,5 +1,5 @@
-// A restricted reader of Python's pickles: what torch.save writes with protocols 2 to 5. It calls nothing: a name that
-// is not in pickle_names.h ends it, and a "call" is only noted. Memory is bounded by the size of the pickle.
+// A restricted reader of Python's pickles: what torch.save writes with protocols 2 to 5. It calls nothing: a "call" of
+// a name of pickle_names.h is noted, and what any other name makes is a foreign value, of which only the name is kept.
 #pragma once
 
 #include "pickle_graph.h"
@@ -7,8 +7,17 @@
 
 namespace lockstep::checkpoint {
 
-// Reads one pickle, up to its end mark. Throws CheckpointError without the path: kCorrupt for broken bytes;
-// kUnsupported for names and opcodes outside the list. Both name the byte.
-PickleGraph read_pickle(PickleInput& input, FindPickleName find_name = find_pickle_name);
+// Memory that the values may take: kPickleFree bytes, and kPicklePerByte for each byte of the pickle.
+inline constexpr std::uint64_t kPickleFree = std::uint64_t{256} << 20;
+inline constexpr std::uint64_t kPicklePerByte = 48;
+
+struct PickleRules {
+  FindPickleName find_name = find_pickle_name;
+  bool refuses_foreign = false;  // other names are an error
+};
+
+// Reads one pickle, up to its end mark. Throws CheckpointError without the path, whose text names the byte: kCorrupt
+// for broken bytes and values that take more memory than is allowed; kUnsupported for opcodes that are not known.
+PickleGraph read_pickle(PickleInput& input, const PickleRules& rules = {});
 
 }  // namespace lockstep::checkpoint

@@ -22,6 +22,12 @@ void PickleWriter::integer(std::int64_t value) {
   }
 }
 
+void PickleWriter::unsigned_integer(std::uint64_t value) {
+  bytes_ += "\x8a\x09";
+  append_number(bytes_, value);
+  bytes_ += '\0';
+}
+
 void PickleWriter::floating(double value) {
   bytes_ += 'G';
   append_number(bytes_, __builtin_bswap64(std::bit_cast<std::uint64_t>(value)));
@@ -35,8 +41,11 @@ void PickleWriter::text(std::string_view utf8) {
 
 template <typename Write>
 void PickleWriter::once(const std::string& key, Write write) {
-  const auto [found, is_new] = written_.try_emplace(key, static_cast<std::uint32_t>(written_.size()));
-  if (is_new) write();
+  const auto [found, is_new] = written_.try_emplace(key, remembered_);
+  if (is_new) {
+    ++remembered_;
+    write();
+  }
   bytes_ += is_new ? 'r' : 'j';
   append_number(bytes_, found->second);
 }
@@ -48,6 +57,20 @@ void PickleWriter::name(std::string_view module, std::string_view name) {
 
 void PickleWriter::often(std::string_view utf8) {
   once(std::string(utf8), [&] { text(utf8); });
+}
+
+void PickleWriter::remember(const void* object) {
+  objects_.emplace(object, remembered_);
+  bytes_ += 'r';
+  append_number(bytes_, remembered_++);
+}
+
+bool PickleWriter::again(const void* object) {
+  const auto found = objects_.find(object);
+  if (found == objects_.end()) return false;
+  bytes_ += 'j';
+  append_number(bytes_, found->second);
+  return true;
 }
 
 void PickleWriter::empty_mapping() {

@@ -15,11 +15,15 @@ class PickleWriter {
   void none() { bytes_ += 'N'; }
   void boolean(bool value) { bytes_ += value ? '\x88' : '\x89'; }
   void integer(std::int64_t value);
+  void unsigned_integer(std::uint64_t value);  // from 2^63 on
   void floating(double value);
   void text(std::string_view utf8);
   // A name of pickle_names.h, or a text, that occurs often: written once.
   void name(std::string_view module, std::string_view name);
   void often(std::string_view utf8);
+  // Remembers the last value as that of `object`; writes it again if it is remembered.
+  void remember(const void* object);
+  bool again(const void* object);
 
   void begin_tuple() { bytes_ += '('; }
   void end_tuple() { bytes_ += 't'; }
@@ -41,6 +45,8 @@ class PickleWriter {
 
   std::string bytes_;
   std::map<std::string, std::uint32_t> written_;
+  std::map<const void*, std::uint32_t> objects_;
+  std::uint32_t remembered_ = 0;
 };
 
 }  // namespace lockstep::checkpoint

@@ -1,5 +1,5 @@
-// Numbers and records of zip files, as far as torch.save uses them: entries are stored, never compressed. The format is
-// described in PKWARE's APPNOTE.TXT.
+// Numbers and records of zip files, as far as torch.save uses them (its entries are stored, never compressed) or Python
+// reads them. The format is described in PKWARE's APPNOTE.TXT.
 #pragma once
 
 #include <cstddef>
@@ -21,6 +21,7 @@ inline constexpr std::size_t kEndBytes = 22;
 inline constexpr std::size_t kZip64EndBytes = 56;
 inline constexpr std::size_t kZip64LocatorBytes = 20;
 
+inline constexpr std::uint16_t kDeflated = 8;  // a method
 inline constexpr std::uint16_t kZip64Extra = 0x0001;
 inline constexpr std::uint16_t kPaddingExtra = 0x4246;  // "FB", which torch.save uses for the same purpose
 inline constexpr std::uint16_t kEncrypted = 1;          // bits of the flags

@@ -1,8 +1,10 @@
 #include "zip_reader.h"
 
 #include <fmt/format.h>
+#include <zlib.h>
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -44,7 +46,8 @@ struct Directory {
   std::uint64_t limit;  // where the records after the directory begin
 };
 
-// The end record is the last thing in a file; only a comment of at most 64 KiB may follow.
+// The end record is the last thing in a file; only a comment or other bytes (a disk's zeros), at most 64 KiB, may
+// follow.
 std::uint64_t find_end(const FileBytes& file, std::string& record) {
   constexpr std::size_t kMostComment = zip::k16;
   if (file.size() < zip::kEndBytes) damaged_zip("it has only {} bytes", file.size());
@@ -54,7 +57,7 @@ std::uint64_t find_end(const FileBytes& file, std::string& record) {
   const std::string tail = bytes_at(file, begin, searched);
   for (std::size_t at = searched - zip::kEndBytes + 1; at-- > 0;) {
     if (number_at<std::uint32_t>(tail, at) != zip::kEnd) continue;
-    if (at + zip::kEndBytes + number_at<std::uint16_t>(tail, at + 20) != searched) continue;
+    if (at + zip::kEndBytes + number_at<std::uint16_t>(tail, at + 20) > searched) continue;
     record = tail.substr(at, zip::kEndBytes);
     return begin + at;
   }
@@ -142,10 +145,14 @@ Listed take_record(std::string_view& rest) {
   }
   listed.entry.method = number_at<std::uint16_t>(rest, 10);
   read_zip64_extra(rest.substr(zip::kDirectoryEntryBytes + name, extra), listed, stored);
+  if (listed.entry.method != 0 && listed.entry.method != zip::kDeflated) {
+    unsupported_zip("entry \"{}\" of the zip file is compressed by method {}: load it and save it again in Python",
+                    listed.entry.name, listed.entry.method);
+  }
   if (stored != listed.entry.size && listed.entry.method == 0) {
     damaged_zip("entry \"{}\" has {} bytes and {} bytes", listed.entry.name, stored, listed.entry.size);
   }
-  listed.entry.size = stored;
+  listed.entry.held = stored;
   rest.remove_prefix(total);
   return listed;
 }
@@ -161,8 +168,8 @@ void find_data(const FileBytes& file, Listed& listed, std::uint64_t limit) {
   }
   entry.offset = listed.header + zip::kLocalHeaderBytes + number_at<std::uint16_t>(header, 26) +
                  number_at<std::uint16_t>(header, 28);
-  if (entry.offset > limit || entry.size > limit - entry.offset) {
-    damaged_zip("entry \"{}\" has {} bytes from byte {} on, but the entries end at byte {}", entry.name, entry.size,
+  if (entry.offset > limit || entry.held > limit - entry.offset) {
+    damaged_zip("entry \"{}\" has {} bytes from byte {} on, but the entries end at byte {}", entry.name, entry.held,
                 entry.offset, limit);
   }
 }
@@ -172,9 +179,52 @@ void require_apart(const std::vector<Listed>& listed) {
   for (std::size_t i = 0; i < listed.size(); ++i) {
     const ZipEntry& entry = listed[i].entry;
     if (!names.insert(entry.name).second) damaged_zip("entry \"{}\" is there twice", entry.name);
-    if (i + 1 < listed.size() && entry.offset + entry.size > listed[i + 1].header) {
+    if (i + 1 < listed.size() && entry.offset + entry.held > listed[i + 1].header) {
       damaged_zip("entries \"{}\" and \"{}\" overlap", entry.name, listed[i + 1].entry.name);
     }
+  }
+}
+
+// Deflating makes zeros a thousand times smaller, so a short file could ask for any memory.
+void require_bounded(const std::vector<Listed>& listed, std::uint64_t file) {
+  constexpr std::uint64_t kFree = std::uint64_t{64} << 20;
+  constexpr std::uint64_t kTimes = 64;
+  std::uint64_t all = 0;
+  for (const Listed& one : listed) {
+    if (one.entry.size > kFree + kTimes * file || (all += one.entry.size) > kFree + kTimes * file) {
+      unsupported_zip("the zip file has {} bytes, and would become over {} times as much: save it again in Python",
+                      file, kTimes);
+    }
+  }
+}
+
+void inflate_entry(const FileBytes& file, const ZipEntry& entry, char* out) {
+  z_stream stream{};
+  if (inflateInit2(&stream, -MAX_WBITS) != Z_OK) throw CheckpointError(ErrorCode::kIo, "no memory to inflate it");
+  const std::unique_ptr<z_stream, int (*)(z_stream*)> ended(&stream, inflateEnd);
+  std::string piece(kCheckedChunk, '\0');
+  std::uint64_t done = 0;
+  int state = Z_OK;
+  for (std::uint64_t taken = 0; taken < entry.held; taken += piece.size()) {
+    const std::size_t count = static_cast<std::size_t>(std::min<std::uint64_t>(piece.size(), entry.held - taken));
+    file.read(entry.offset + taken, piece.data(), count);
+    stream.next_in = reinterpret_cast<Bytef*>(piece.data());
+    stream.avail_in = static_cast<uInt>(count);
+    while (state == Z_OK && (stream.avail_in > 0 || stream.avail_out == 0)) {
+      char beyond = 0;  // room, so that an entry without content can end
+      const std::uint64_t left = entry.size - done;
+      const uInt room = static_cast<uInt>(std::min<std::uint64_t>(std::max<std::uint64_t>(left, 1), kCheckedChunk));
+      stream.next_out = reinterpret_cast<Bytef*>(left == 0 ? &beyond : out + done);
+      stream.avail_out = room;
+      state = inflate(&stream, Z_NO_FLUSH);
+      const std::uint64_t made = room - stream.avail_out;
+      if (made > left) damaged_zip("entry \"{}\" has more than its {} bytes", entry.name, entry.size);
+      done += made;
+    }
+    if (state == Z_BUF_ERROR) state = Z_OK;  // it needs the next piece
+  }
+  if (state != Z_STREAM_END || done != entry.size) {
+    damaged_zip("entry \"{}\" cannot be inflated to {} bytes", entry.name, entry.size);
   }
 }
 
@@ -190,6 +240,7 @@ std::vector<ZipEntry> read_zip_directory(const FileBytes& file) {
   for (Listed& entry : listed) find_data(file, entry, directory.offset);
   std::sort(listed.begin(), listed.end(), [](const Listed& a, const Listed& b) { return a.header < b.header; });
   require_apart(listed);
+  require_bounded(listed, file.size());
   std::vector<ZipEntry> entries;
   entries.reserve(listed.size());
   for (Listed& one : listed) entries.push_back(std::move(one.entry));
@@ -197,17 +248,13 @@ std::vector<ZipEntry> read_zip_directory(const FileBytes& file) {
 }
 
 void read_zip_entry(const FileBytes& file, const ZipEntry& entry, void* out) {
-  if (entry.method != 0) {
-    unsupported_zip(
-        "entry \"{}\" of the zip file is compressed (method {}), which torch.save never does: load it and save "
-        "it again in Python",
-        entry.name, entry.method);
-  }
+  auto* const bytes = static_cast<char*>(out);
+  if (entry.method != 0) inflate_entry(file, entry, bytes);
   std::uint32_t crc = 0;
   for (std::uint64_t done = 0; done < entry.size; done += kCheckedChunk) {
     const std::size_t count = static_cast<std::size_t>(std::min<std::uint64_t>(kCheckedChunk, entry.size - done));
-    file.read(entry.offset + done, static_cast<char*>(out) + done, count);
-    crc = crc32_of(crc, static_cast<char*>(out) + done, count);
+    if (entry.method == 0) file.read(entry.offset + done, bytes + done, count);
+    crc = crc32_of(crc, bytes + done, count);
   }
   if (entry.crc != 0 && crc != entry.crc) {
     damaged_zip("the bytes of entry \"{}\" do not fit their CRC (expected {:08x}, found {:08x})", entry.name, entry.crc,

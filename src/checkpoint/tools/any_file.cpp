@@ -92,12 +92,13 @@ bool is_checkpoint(const std::map<std::string, std::string>& metadata, const Ten
          });
 }
 
-AnyFile read_tensors(const fs::path& path) {
+AnyFile read_tensors(const fs::path& path, Checksum checksum) {
   const auto metadata = read_tensor_file_metadata(path);
-  const TensorFile file = read_tensor_file(path, Checksum::kIfPresent);
+  const TensorFile file = read_tensor_file(path, checksum);
   AnyFile read{path, "safetensors", "its structure; it has no checksum", {}, {}};
   for (const ChecksumKind& kind : {kSha256, kCrc32}) {
-    if (metadata.contains(std::string(kind.key))) read.checked = fmt::format("its {}", kind.name);
+    if (checksum != Checksum::kIgnored && metadata.contains(std::string(kind.key)))
+      read.checked = fmt::format("its {}", kind.name);
   }
   if (is_checkpoint(metadata, file)) {
     read.format = "checkpoint of Lockstep";
@@ -123,7 +124,7 @@ std::string checked_in_zip(const fs::path& path) {
   return all ? "the CRC-32 of each part" : "its structure; it has parts without a checksum";
 }
 
-AnyFile read_all(const fs::path& path) {
+AnyFile read_all(const fs::path& path, Checksum checksum) {
   switch (file_kind_of(path)) {
     case FileKind::kDistributed:
       return {path,
@@ -134,9 +135,15 @@ AnyFile read_all(const fs::path& path) {
     case FileKind::kTorchZip: return {path, "torch.save (zip)", checked_in_zip(path), read_torch_file(path), {}};
     case FileKind::kTorchLegacy:
       return {path, "torch.save (older format)", "its structure; it has no checksum", read_torch_file(path), {}};
+    case FileKind::kSharded:
+      return {path,
+              "state dict in several files",
+              "the checksums of files that have one; the index has none",
+              to_ivalue(read_state_dict(path, torch::kCPU, "", checksum)),
+              {}};
     case FileKind::kTensors: break;
   }
-  return read_tensors(path);
+  return read_tensors(path, checksum);
 }
 
 }  // namespace
@@ -153,9 +160,9 @@ std::vector<fs::path> checkpoints_in(const fs::path& path) {
   return files;
 }
 
-AnyFile read_any_file(const fs::path& path, std::string_view entry) {
+AnyFile read_any_file(const fs::path& path, std::string_view entry, Checksum checksum) {
   const std::vector<fs::path> checkpoints = in_context(path.native(), [&] { return checkpoints_in(path); });
-  AnyFile read = read_all(checkpoints.empty() ? path : checkpoints.back());
+  AnyFile read = read_all(checkpoints.empty() ? path : checkpoints.back(), checksum);
   read.value = in_context(read.path.native(), [&] { return entry_of(read.value, entry); });
   return read;
 }

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/checkpoint/tensor_file.h"
+
 namespace lockstep::checkpoint {
 
 struct AnyFile {
@@ -19,14 +21,16 @@ struct AnyFile {
   std::vector<std::string> untyped;
 };
 
-// Reads a file of torch.save, a safetensors file, a checkpoint of Lockstep, or a folder: a distributed checkpoint, or
-// that of a CheckpointManager, of which the highest step is read. `entry`: the key of a dict in it, "" for all.
+// Reads a file of torch.save, a safetensors file, a checkpoint of Lockstep, or a folder: a distributed checkpoint, a
+// state dict in several files, or that of a CheckpointManager, of which the highest step is read. `entry`: the key of a
+// dict in it, "" for all.
 //
 // A checkpoint of Lockstep becomes the dict that a trainer in Python would have: "model", "optimizer" (for
 // load_state_dict), "scheduler", "generators", "values", "step", "metric".
 //
 // Throws CheckpointError, whose text names the file.
-AnyFile read_any_file(const std::filesystem::path& path, std::string_view entry = "");
+AnyFile read_any_file(const std::filesystem::path& path, std::string_view entry = "",
+                      Checksum checksum = Checksum::kIfPresent);
 
 // Files of a CheckpointManager's folder, by step; empty for every other path.
 std::vector<std::filesystem::path> checkpoints_in(const std::filesystem::path& path);

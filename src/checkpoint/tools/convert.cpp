@@ -18,6 +18,7 @@
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/tensor_file.h"
 #include "lockstep/checkpoint/torch_file.h"
+#include "tensor_values.h"
 #include "tools.h"
 
 namespace lockstep::checkpoint {
@@ -31,6 +32,8 @@ bool changes_tensors(const ConvertOptions& options) {
 
 // The state dict with other dtypes and names.
 StateDict changed(StateDict state, const ConvertOptions& options) {
+  ValueBudget budget;
+  for (const auto& entry : state) budget.add(*entry);
   if (!options.strip_prefix.empty()) {
     state = strip_prefix(state, options.strip_prefix);
     if (state.is_empty()) {
@@ -46,13 +49,15 @@ StateDict changed(StateDict state, const ConvertOptions& options) {
 // Makes a checkpoint of the dict that a trainer in Python has saved.
 class CheckpointMaker {
  public:
+  explicit CheckpointMaker(std::string optimizer) : optimizer_(std::move(optimizer)) {}
+
   void add(const std::string& key, const c10::IValue& value) {
     if (key == "model" || key == "state_dict" || key == "model_state_dict") {
       take_place("the model", key);
       add_tensors("model.", value);
     } else if (key == "optimizer" || key == "optimizer_state_dict") {
       take_place("the optimizer", key);
-      add_python_optimizer(file_, value);
+      add_python_optimizer(file_, value, optimizer_);
     } else if (key == "generators" && holds(value, &c10::IValue::isTensor)) {
       add_tensors("generator.", value);
     } else if (key == "tensors" && holds(value, &c10::IValue::isTensor)) {
@@ -81,6 +86,8 @@ class CheckpointMaker {
     if (model == file_.tensors.end() || !model->first.starts_with("model.")) {
       throw CheckpointError(ErrorCode::kMismatch, "expected a dict with the entry \"model\", a state dict");
     }
+    ValueBudget budget;
+    for (const auto& [name, tensor] : file_.tensors) budget.add(tensor);
     write_tensor_file(to, file_);
   }
   Lines left_out() const { return left_out_; }
@@ -119,15 +126,18 @@ class CheckpointMaker {
     }
   }
 
+  std::string optimizer_;
   TensorFile file_;
   std::set<std::string> taken_;
   Lines left_out_;
 };
 
-Lines write_checkpoint(const fs::path& to, const c10::IValue& value) {
-  CheckpointMaker maker;
+Lines write_checkpoint(const fs::path& to, const c10::IValue& value, const ConvertOptions& options) {
+  CheckpointMaker maker(options.optimizer);
+  ValueBudget budget;
   if (value.isGenericDict()) {
     for (const auto& entry : value.toGenericDict()) {
+      if (entry.value().isString()) budget.add(std::string_view(entry.value().toStringRef()));
       if (entry.key().isString()) {
         maker.add(entry.key().toStringRef(), entry.value());
       } else {
@@ -144,6 +154,7 @@ Lines write_checkpoint(const fs::path& to, const c10::IValue& value) {
 std::string wrong_options(const fs::path& to, const ConvertOptions& options) {
   if (to.extension() == ".ckpt" && changes_tensors(options))
     return "--dtype and the prefixes are for state dicts, not for checkpoints";
+  if (to.extension() != ".ckpt" && !options.optimizer.empty()) return "--optimizer is for checkpoints (.ckpt)";
   const DtypeNames* dtype = options.dtype.empty() ? nullptr : find_dtype(options.dtype);
   if (options.dtype.empty() || (dtype != nullptr && c10::isFloatingType(dtype->dtype))) return {};
   return fmt::format("--dtype: expected a type of floating point such as float32, float16 or bfloat16, found \"{}\"",
@@ -153,10 +164,11 @@ std::string wrong_options(const fs::path& to, const ConvertOptions& options) {
 Lines convert(const fs::path& from, const fs::path& to, const ConvertOptions& options) {
   if (const std::string why = wrong_options(to, options); !why.empty())
     throw CheckpointError(ErrorCode::kInvalidArgument, why);
-  const AnyFile file = read_any_file(from, options.entry);
+  const AnyFile file =
+      read_any_file(from, options.entry, options.ignore_checksum ? Checksum::kIgnored : Checksum::kIfPresent);
   const bool tensors = to.extension() == ".safetensors";
   if (to.extension() == ".ckpt") {
-    return in_context(file.path.native(), [&] { return write_checkpoint(to, file.value); });
+    return in_context(file.path.native(), [&] { return write_checkpoint(to, file.value, options); });
   }
   if (!tensors && !changes_tensors(options)) {
     write_torch_file(to, file.value);

@@ -9,6 +9,7 @@
 
 #include "any_file.h"
 #include "checkpoint/error_context.h"
+#include "checkpoint/foreign_value.h"
 #include "checkpoint/tensor_rules.h"
 #include "tensor_values.h"
 #include "tools.h"
@@ -33,7 +34,7 @@ const char* kind_text(const c10::IValue& value) {
   if (value.isTuple()) return "a tuple";
   if (value.isNone()) return "None";
   if (value.isBool()) return "a bool";
-  if (value.isInt() || value.isDouble()) return "a number";
+  if (value.isInt() || value.isDouble() || value.isUnsigned()) return "a number";
   return value.isString() ? "a text" : "another value";
 }
 
@@ -43,7 +44,9 @@ std::string scalar_text(const c10::IValue& value) {
   if (value.isBool()) return value.toBool() ? "True" : "False";
   if (value.isInt()) return std::to_string(value.toInt());
   if (value.isDouble()) return fmt::format("{}", value.toDouble());
+  if (value.isUnsigned()) return std::to_string(value.toUInt());
   if (value.isString()) return fmt::format("\"{}\"", value.toStringRef().substr(0, kShown));
+  if (const std::string* what = foreign_text(value)) return *what + ", which is not read";
   return kind_text(value);
 }
 
@@ -69,11 +72,13 @@ class Comparison {
 
  private:
   void differ(const std::string& place, const std::string& what) {
-    found_.lines.push_back(fmt::format("{}: {}", place.empty() ? "all" : place, what));
+    if (found_.lines.size() < kMostLines)
+      found_.lines.push_back(fmt::format("{}: {}", place.empty() ? "all" : place, what));
   }
 
   static std::string key_text(const c10::IValue& key) {
-    return key.isString() ? fmt::format("[\"{}\"]", key.toStringRef()) : fmt::format("[{}]", scalar_text(key));
+    return key.isString() ? fmt::format("[\"{}\"]", shown_text(key.toStringRef()))
+                          : fmt::format("[{}]", scalar_text(key));
   }
 
   void dicts(const Dict& a, const Dict& b, const std::string& place) {
@@ -101,16 +106,23 @@ class Comparison {
            (std::isfinite(b) && std::abs(a - b) <= options_.atol + options_.rtol * std::abs(b));
   }
 
-  bool same_scalar(const c10::IValue& a, const c10::IValue& b) const {
+  bool same_scalar(const c10::IValue& a, const c10::IValue& b) {
     const bool exact = options_.rtol == 0 && options_.atol == 0;
+    if (a.isUnsigned() && b.isUnsigned() && (exact || a.toUInt() == b.toUInt())) return a.toUInt() == b.toUInt();
     if (a.isInt() && b.isInt() && (exact || a.toInt() == b.toInt())) return a.toInt() == b.toInt();
-    const auto is_number = [](const c10::IValue& value) { return value.isInt() || value.isDouble(); };
+    const auto is_number = [](const c10::IValue& value) {
+      return value.isInt() || value.isDouble() || value.isUnsigned();
+    };
     const auto number = [](const c10::IValue& value) {
-      return value.isInt() ? static_cast<double>(value.toInt()) : value.toDouble();
+      if (value.isDouble()) return value.toDouble();
+      return value.isInt() ? static_cast<double>(value.toInt()) : static_cast<double>(value.toUInt());
     };
     if (is_number(a) && is_number(b)) return alike(number(a), number(b));
     if (a.isNone() || b.isNone()) return a.isNone() && b.isNone();
-    if (a.isString() && b.isString()) return a.toStringRef() == b.toStringRef();
+    if (a.isString() && b.isString()) {
+      budget_.add(std::string_view(a.toStringRef()));
+      return a.toStringRef() == b.toStringRef();
+    }
     if (a.isBool() && b.isBool()) return a.toBool() == b.toBool();
     if (a.isDevice() && b.isDevice()) return a.toDevice() == b.toDevice();
     if (a.isComplexDouble() && b.isComplexDouble()) return a.toComplexDouble() == b.toComplexDouble();
@@ -130,6 +142,7 @@ class Comparison {
     const bool near = options_.rtol > 0 || options_.atol > 0;
     const bool as_real = near || a.is_floating_point() || b.is_floating_point() || a.scalar_type() != b.scalar_type();
     const bool repeats = same_repeats(a, b);
+    for (const torch::Tensor& tensor : {a, b}) budget_.add(repeats ? without_repeats(tensor) : tensor);
     const torch::Tensor first = comparable(repeats ? without_repeats(a) : a, as_real);
     const torch::Tensor second = comparable(repeats ? without_repeats(b) : b, as_real);
     torch::Tensor same = first.eq(second) | (first.ne(first) & second.ne(second));
@@ -170,6 +183,7 @@ class Comparison {
   }
 
   const DiffOptions& options_;
+  ValueBudget budget_;
   Differences found_;
 };
 

@@ -7,6 +7,7 @@
 
 #include "any_file.h"
 #include "checkpoint/error_context.h"
+#include "checkpoint/foreign_value.h"
 #include "checkpoint/tensor_rules.h"
 #include "tensor_values.h"
 #include "tools.h"
@@ -18,7 +19,6 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kShownItems = 16;  // of a list of numbers
 constexpr std::size_t kShownText = 200;  // bytes
-constexpr std::size_t kMostLines = 1'000'000;
 
 std::string bytes_text(double bytes) {
   for (const char* unit : {"B", "kB", "MB", "GB"}) {
@@ -69,7 +69,7 @@ class Shower {
 
  private:
   static std::string key_text(const c10::IValue& key) {
-    if (key.isString()) return key.toStringRef();
+    if (key.isString()) return shown_text(key.toStringRef());
     if (key.isInt()) return std::to_string(key.toInt());
     if (key.isBool()) return key.toBool() ? "True" : "False";
     return fmt::format("{}", key.toDouble());
@@ -107,6 +107,8 @@ class Shower {
     if (value.isComplexDouble()) {
       return fmt::format("{} + {}j", value.toComplexDouble().real(), value.toComplexDouble().imag());
     }
+    if (value.isUnsigned()) return std::to_string(value.toUInt());
+    if (const std::string* what = foreign_text(value)) return *what + ", which is not read";
     const std::string& text = value.toStringRef();
     return fmt::format("\"{}\"{}", text.substr(0, kShownText), text.size() > kShownText ? "..." : "");
   }
@@ -120,11 +122,15 @@ class Shower {
     if (tensor.dim() == 0 && can_be_counted(tensor)) {
       return text + fmt::format(" = {}", tensor.to(torch::kDouble).item<double>());
     }
-    if (statistics_) text += statistics_of(tensor);
+    if (statistics_) {
+      if (can_be_counted(tensor)) budget_.add(without_repeats(tensor));
+      text += statistics_of(tensor);
+    }
     return text;
   }
 
   bool statistics_;
+  ValueBudget budget_;
   Lines lines_;
   std::int64_t tensors_ = 0;
   std::int64_t elements_ = 0;
@@ -134,7 +140,8 @@ class Shower {
 }  // namespace
 
 Lines show(const fs::path& path, const ShowOptions& options) {
-  const AnyFile file = read_any_file(path, options.entry);
+  const AnyFile file =
+      read_any_file(path, options.entry, options.ignore_checksum ? Checksum::kIgnored : Checksum::kIfPresent);
   Shower shower(options.statistics);
   in_context(file.path.native(), [&] { shower.add("", file.value, 0); });
   return shower.take(file);

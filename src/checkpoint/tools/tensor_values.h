@@ -1,12 +1,17 @@
 // Tensors of files from anyone, for calculations and messages.
 #pragma once
 
+#include <fmt/format.h>
 #include <torch/torch.h>
 
+#include <cstdint>
+#include <set>
 #include <string>
+#include <string_view>
 
 #include "checkpoint/dtype_names.h"
 #include "checkpoint/tensor_rules.h"
+#include "lockstep/checkpoint/errors.h"
 
 namespace lockstep::checkpoint {
 
@@ -22,6 +27,43 @@ inline torch::Tensor without_repeats(torch::Tensor tensor) {
   }
   return tensor;
 }
+
+// A text of a file for a message: it may be long.
+inline std::string shown_text(std::string_view text, std::size_t most = 200) {
+  return std::string(text.substr(0, most)) + (text.size() > most ? "..." : "");
+}
+
+// What is calculated or written value by value. Strides let a short file have tensors of any size, and references any
+// number of them.
+class ValueBudget {
+ public:
+  // Notes the values of a tensor. Throws CheckpointError (kUnsupported) when they are far more than their memory has.
+  void add(const torch::Tensor& tensor) {
+    if (!tensor.defined() || !why_not_saved(tensor).empty()) return;
+    if (memory_.insert(tensor.storage().unsafeGetStorageImpl()).second) held_ += tensor.storage().nbytes();
+    used_ += tensor.nbytes();
+    if (used_ <= kFree + kTimes * held_) return;
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          fmt::format("its tensors repeat their elements: they have {} bytes of values in {} bytes of "
+                                      "memory. Only a file of torch.save can hold that; make them contiguous() first",
+                                      used_, held_));
+  }
+  // Notes a text.
+  void add(std::string_view text) {
+    text_ += text.size();
+    if (text_ > kMostText) throw CheckpointError(ErrorCode::kUnsupported, "its texts are repeated too often");
+  }
+
+ private:
+  static constexpr std::uint64_t kFree = std::uint64_t{64} << 20;
+  static constexpr std::uint64_t kTimes = 16;
+  static constexpr std::uint64_t kMostText = std::uint64_t{1} << 30;
+
+  std::set<const void*> memory_;
+  std::uint64_t held_ = 0;
+  std::uint64_t used_ = 0;
+  std::uint64_t text_ = 0;
+};
 
 // How many of its values (repeated ones count once) are NaN or infinite.
 inline std::int64_t not_finite(const torch::Tensor& tensor) {

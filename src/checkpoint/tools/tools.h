@@ -13,9 +13,13 @@ namespace lockstep::checkpoint {
 
 using Lines = std::vector<std::string>;
 
+// A short file can have any number of values. What is beyond so many lines is left out.
+inline constexpr std::size_t kMostLines = 1'000'000;
+
 struct ShowOptions {
-  std::string entry = {};   // show the value under this key alone
-  bool statistics = false;  // least, greatest, mean and number of values that are not finite, of each tensor
+  std::string entry = {};        // show the value under this key alone
+  bool ignore_checksum = false;  // of a safetensors file
+  bool statistics = false;       // least, greatest, mean and number of values that are not finite, of each tensor
 };
 // What a file holds: a line for the file, then one for each value.
 Lines show(const std::filesystem::path& path, const ShowOptions& options);
@@ -49,6 +53,8 @@ struct ConvertOptions {
   std::string dtype = {};         // "float16": convert tensors of floating point; only a state dict
   std::string strip_prefix = {};  // take off the names' prefix, leave out other names; only a state dict
   std::string add_prefix = {};    // put in front of all names; only a state dict
+  std::string optimizer = {};     // "Adam": the kind of a dict whose options do not tell; only for a .ckpt
+  bool ignore_checksum = false;   // of a safetensors file
 };
 // Why no conversion can have these options, whatever the files hold; empty: some can. convert() throws this text.
 std::string wrong_options(const std::filesystem::path& to, const ConvertOptions& options);

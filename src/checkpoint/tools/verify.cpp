@@ -5,6 +5,7 @@
 
 #include "any_file.h"
 #include "checkpoint/error_context.h"
+#include "checkpoint/foreign_value.h"
 #include "tensor_values.h"
 #include "tools.h"
 
@@ -21,11 +22,13 @@ class Verifier {
   void look_at(const std::string& place, const c10::IValue& value) {
     if (value.isTensor()) {
       ++tensors;
+      if (finite_) budget_.add(without_repeats(value.toTensor()));
       const std::int64_t bad = finite_ ? not_finite(value.toTensor()) : 0;
-      if (bad > 0) lines.push_back(fmt::format("{}: {} values are not finite", place, bad));
+      if (bad > 0 && lines.size() < kMostLines)
+        lines.push_back(fmt::format("{}: {} values are not finite", place, bad));
     } else if (value.isGenericDict()) {
       for (const auto& entry : value.toGenericDict()) {
-        const std::string key = entry.key().isString() ? fmt::format("\"{}\"", entry.key().toStringRef())
+        const std::string key = entry.key().isString() ? fmt::format("\"{}\"", shown_text(entry.key().toStringRef()))
                                 : entry.key().isInt()  ? std::to_string(entry.key().toInt())
                                                        : "...";
         look_at(fmt::format("{}[{}]", place, key), entry.value());
@@ -34,10 +37,13 @@ class Verifier {
       items(place, value.toListRef());
     } else if (value.isTuple()) {
       items(place, value.toTupleRef().elements());
+    } else if (foreign_text(value) != nullptr) {
+      ++foreign;
     }
   }
 
   std::int64_t tensors = 0;
+  std::int64_t foreign = 0;  // objects of Python that are not read
   Lines lines;
 
  private:
@@ -48,6 +54,7 @@ class Verifier {
   }
 
   bool finite_;
+  ValueBudget budget_;
 };
 
 void verify_one(const fs::path& path, const VerifyOptions& options, Verified& all) {
@@ -56,8 +63,10 @@ void verify_one(const fs::path& path, const VerifyOptions& options, Verified& al
     Verifier verifier(options.finite);
     in_context(path.native(), [&] { verifier.look_at(path.native() + ": ", file.value); });
     if (verifier.lines.empty()) {
-      verifier.lines.push_back(fmt::format("{}: good: {}, {} tensors; compared: {}", path.native(), file.format,
-                                           verifier.tensors, file.checked));
+      const std::string foreign =
+          verifier.foreign == 0 ? "" : fmt::format(", {} objects of Python that are not read", verifier.foreign);
+      verifier.lines.push_back(fmt::format("{}: good: {}, {} tensors{}; compared: {}", path.native(), file.format,
+                                           verifier.tensors, foreign, file.checked));
     } else {
       all.good = false;
     }

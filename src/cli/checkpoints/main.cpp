@@ -75,6 +75,8 @@ void add_show(CLI::App& command, Arguments& arguments) {
   command.add_option("--entry", arguments.show.entry, "Show the value under this key of its dict alone");
   command.add_flag("--statistics", arguments.show.statistics,
                    "For each tensor the least, the greatest and the mean value, and how many are not finite");
+  command.add_flag("--ignore-checksum", arguments.show.ignore_checksum,
+                   "Read a safetensors file that another program has rewritten with the metadata of the former one");
 }
 
 void add_verify(CLI::App& command, Arguments& arguments) {
@@ -105,6 +107,10 @@ void add_convert(CLI::App& command, Arguments& arguments) {
   command.add_option("--strip-prefix", arguments.convert.strip_prefix,
                      "Take this off the names, such as module., and leave out names without it");
   command.add_option("--add-prefix", arguments.convert.add_prefix, "Put this in front of the names");
+  command.add_option("--optimizer", arguments.convert.optimizer,
+                     "The kind of the optimizer for a .ckpt, where its options do not tell: Adam, AdamW");
+  command.add_flag("--ignore-checksum", arguments.convert.ignore_checksum,
+                   "Read a safetensors file that another program has rewritten with the metadata of the former one");
 }
 
 }  // namespace
