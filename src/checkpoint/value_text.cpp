@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
 #include "base/number_text.h"
+#include "foreign_value.h"
 #include "lockstep/checkpoint/errors.h"
 #include "text_of.h"
 
@@ -17,6 +19,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int kDeepestText = 100;
+constexpr std::size_t kMostText = std::size_t{256} << 20;
 
 [[noreturn]] void refuse_value(const std::string& what) {
   throw CheckpointError(ErrorCode::kUnsupported, what);
@@ -26,37 +29,44 @@ constexpr int kDeepestText = 100;
   throw CheckpointError(ErrorCode::kCorrupt, fmt::format("a value is no text of Lockstep: {}", what));
 }
 
-json json_of(const c10::IValue& value, int depth);
+json json_of(const c10::IValue& value, int depth, std::size_t& left);
 
 template <typename Items>
-json array_of(const Items& items, int depth) {
+json array_of(const Items& items, int depth, std::size_t& left) {
   json array = json::array();
-  for (const c10::IValue& item : items) array.push_back(json_of(item, depth + 1));
+  for (const c10::IValue& item : items) array.push_back(json_of(item, depth + 1, left));
   return array;
 }
 
-json dict_of(const c10::impl::GenericDict& dict, int depth) {
+json dict_of(const c10::impl::GenericDict& dict, int depth, std::size_t& left) {
   json pairs = json::array();
   for (const auto& entry : dict) {
-    pairs.push_back(json::array({json_of(entry.key(), depth + 1), json_of(entry.value(), depth + 1)}));
+    pairs.push_back(json::array({json_of(entry.key(), depth + 1, left), json_of(entry.value(), depth + 1, left)}));
   }
   return {{"dict", std::move(pairs)}};
 }
 
-json json_of(const c10::IValue& value, int depth) {
+// `left`: how many bytes the text may still have, about. Values that share a part have it once in memory, and as text
+// once for each place.
+json json_of(const c10::IValue& value, int depth, std::size_t& left) {
   if (depth > kDeepestText)
     refuse_value(fmt::format("the value is nested over {} deep, or contains itself", kDeepestText));
+  const std::size_t bytes = 16 + (value.isString() ? value.toStringRef().size() : 0);
+  if (bytes > left) refuse_value(fmt::format("the value takes over {} MiB as text", kMostText >> 20));
+  left -= bytes;
   if (value.isNone()) return nullptr;
   if (value.isBool()) return value.toBool();
   if (value.isInt()) return value.toInt();
+  if (value.isUnsigned()) return value.toUInt();
   if (value.isDouble()) {
     if (std::isfinite(value.toDouble())) return value.toDouble();
     return {{"float", text_of(value.toDouble())}};
   }
   if (value.isString()) return value.toStringRef();
-  if (value.isList()) return array_of(value.toListRef(), depth);
-  if (value.isTuple()) return {{"tuple", array_of(value.toTupleRef().elements(), depth)}};
-  if (value.isGenericDict()) return dict_of(value.toGenericDict(), depth);
+  if (value.isList()) return array_of(value.toListRef(), depth, left);
+  if (value.isTuple()) return {{"tuple", array_of(value.toTupleRef().elements(), depth, left)}};
+  if (value.isGenericDict()) return dict_of(value.toGenericDict(), depth, left);
+  if (const std::string* foreign = foreign_text(value)) refuse_value("it is " + *foreign);
   refuse_value(fmt::format("a value of the kind {} cannot be saved: expected numbers, text, lists, tuples and dicts",
                            value.tagKind()));
 }
@@ -101,8 +111,10 @@ c10::IValue value_of(const json& value, DictGrowth& growth, int depth) {
   switch (value.type()) {
     case json::value_t::null: return {};
     case json::value_t::boolean: return value.get<bool>();
-    case json::value_t::number_integer:
-    case json::value_t::number_unsigned: return value.get<std::int64_t>();
+    case json::value_t::number_integer: return value.get<std::int64_t>();
+    case json::value_t::number_unsigned:
+      if (value.get<std::uint64_t>() > INT64_MAX) return c10::IValue(at::Scalar(value.get<std::uint64_t>()));
+      return value.get<std::int64_t>();
     case json::value_t::number_float: return value.get<double>();
     case json::value_t::string: return value.get<std::string>();
     case json::value_t::object: return from_object(value, growth, depth);
@@ -119,7 +131,8 @@ c10::IValue value_of(const json& value, DictGrowth& growth, int depth) {
 
 std::string text_of_value(const c10::IValue& value) {
   try {
-    return json_of(value, 0).dump();
+    std::size_t left = kMostText;
+    return json_of(value, 0, left).dump();
   } catch (const json::exception& error) {
     refuse_value(fmt::format("text must be UTF-8: {}", error.what()));
   }

@@ -90,6 +90,7 @@ TEST_F(ForeignValues, AreRefusedByNameWhereTheyAreReached) {
   EXPECT_NE(verify(path(), {}).lines[0].find("good: torch.save (zip), 1 tensors, 13 objects"), std::string::npos);
   EXPECT_EQ(show(path(), {}).at(4), "  argparse.Namespace: the Python object argparse.Namespace, which is not read");
   EXPECT_EQ(diff(path(), path(), {}).lines.size(), entries.size());
+  EXPECT_EQ(convert(path(), path("run.ckpt"), {}).size(), entries.size());  // left out, each with a line
   convert(path(), path("weights.safetensors"), {.entry = "model"});
   EXPECT_EQ(read_state_dict(path("weights.safetensors")).size(), 1U);
 }
@@ -137,6 +138,11 @@ TEST_F(HostileFiles, RepeatTextsInMemoryOnly) {
   ASSERT_EQ(copy.toListRef().size(), 2001U);
   EXPECT_EQ(copy.toListRef()[2000].toStringRef(), std::string(kLength, 'x'));
   test::expect_error<CheckpointError>(ErrorCode::kUnsupported, {"texts"}, [&] { diff(path(), path("b.pt"), {}); });
+  Dict run = make_dict();
+  run.insert("model", to_ivalue({{"w", torch::ones({1})}}));
+  run.insert("texts", copy);
+  write_torch_file(path("run.pt"), run);
+  EXPECT_NE(convert(path("run.pt"), path("run.ckpt"), {}).at(0).find("over 256 MiB as text"), std::string::npos);
 }
 
 // Strides with which 64 KiB hold 256 MiB of values.

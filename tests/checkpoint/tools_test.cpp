@@ -104,10 +104,20 @@ TEST_F(CheckpointTools, ConvertedValuesKeepTheirTypes) {
   Dict arguments = make_dict();
   arguments.insert("lr", 0.5);
   arguments.insert(3, c10::ivalue::Tuple::create({c10::IValue(1.0), c10::IValue("1")}));
-  const std::vector<std::pair<std::string, c10::IValue>> values{
-      {"digits", "0012345"}, {"exponent", "1e10"}, {"word", "nan"},  {"null", "null"}, {"json", R"({"dict":[]})"},
-      {"whole", 2.0},        {"flag", true},       {"none", {}},     {"list", list},   {"arguments", arguments},
-      {"zero", -0.0},        {"seed", INT64_MIN},  {"end", HUGE_VAL}};
+  const std::vector<std::pair<std::string, c10::IValue>> values{{"digits", "0012345"},
+                                                                {"exponent", "1e10"},
+                                                                {"word", "nan"},
+                                                                {"null", "null"},
+                                                                {"json", R"({"dict":[]})"},
+                                                                {"whole", 2.0},
+                                                                {"flag", true},
+                                                                {"none", {}},
+                                                                {"list", list},
+                                                                {"arguments", arguments},
+                                                                {"zero", -0.0},
+                                                                {"seed", INT64_MIN},
+                                                                {"unsigned", at::Scalar(std::uint64_t{1} << 63)},
+                                                                {"end", HUGE_VAL}};
   Dict run = run_.dict();
   for (const auto& [name, value] : values) run.insert(name, value);
   write_torch_file(path("values.pt"), run);
