@@ -98,6 +98,25 @@ c10::intrusive_ptr<c10d::Backend> GroupBackend::split(const c10::intrusive_ptr<c
   return create_part(std::move(part));
 }
 
+// Every member counts the twins of its group, so all have the same number without communication.
+c10::intrusive_ptr<c10d::Backend> GroupBackend::make_twin(const std::string& name) {
+  Membership twin = membership_;
+  twin.name = name;
+  twin.timeout = timeout_.load();
+  int number = 0;
+  {
+    MutexLock lock(mutex_);
+    number = ++twins_;
+  }
+  twin.store =
+      std::make_shared<comm::PrefixStore>(fmt::format("{}/twin#{}", membership_.name, number), membership_.store);
+  return create_twin(std::move(twin));
+}
+
+c10::intrusive_ptr<c10d::Backend> GroupBackend::create_twin(Membership twin) const {
+  return create_part(std::move(twin));
+}
+
 c10d::ErrorType GroupBackend::getError() {
   switch (health().code()) {
     case ErrorCode::kOk: return c10d::ErrorType::SUCCESS;

@@ -203,11 +203,15 @@ void destroy_process_group(const ProcessGroup& group) {
 
 void abort_process_group(const std::string& reason, const ProcessGroup& group) {
   const ProcessGroup target = group != nullptr ? group : default_group();
-  for (const auto& device : target->getDeviceTypes()) {
-    if (auto* const engine = engine_of(target, device.type())) {
-      engine->abort(reason);
-    } else {
-      target->getBackend(device.type())->abort();
+  std::vector<ProcessGroup> all = World::of_process().own_groups(target);
+  all.push_back(target);
+  for (const ProcessGroup& one : all) {
+    for (const auto& device : one->getDeviceTypes()) {
+      if (auto* const engine = engine_of(one, device.type())) {
+        engine->abort(reason);
+      } else {
+        one->getBackend(device.type())->abort();
+      }
     }
   }
 }

@@ -56,6 +56,7 @@ c10::intrusive_ptr<ProcessGroupLockstep> ProcessGroupLockstep::create(std::share
   communicator_options.arena = find_arena();
   communicator_options.world_ranks = options.global_ranks;
   communicator_options.members = options.members;
+  communicator_options.family = options.family;
   auto communicator = comm::Communicator::create(store, communicator_options);
   const std::string who = describe_member(options.rank, options.name, options.global_ranks);
   if (!communicator.ok()) throw_status(communicator.status(), who + ", joining the group");
@@ -123,14 +124,26 @@ std::uint64_t ProcessGroupLockstep::getSequenceNumberForGroup() {
   return communicator == nullptr ? 0 : communicator->sequence();
 }
 
-c10::intrusive_ptr<c10d::Backend> ProcessGroupLockstep::create_part(Membership part) const {
+ProcessGroupLockstepOptions ProcessGroupLockstep::options_of(const Membership& membership) {
   ProcessGroupLockstepOptions options;
-  options.rank = part.rank;
-  options.world_size = part.size;
-  options.name = std::move(part.name);
-  options.timeout = part.timeout;
-  options.global_ranks = std::move(part.global_ranks);
-  return create(std::move(part.store), options);
+  options.rank = membership.rank;
+  options.world_size = membership.size;
+  options.name = membership.name;
+  options.timeout = membership.timeout;
+  options.global_ranks = membership.global_ranks;
+  return options;
+}
+
+c10::intrusive_ptr<c10d::Backend> ProcessGroupLockstep::create_part(Membership part) const {
+  return create(part.store, options_of(part));
+}
+
+c10::intrusive_ptr<c10d::Backend> ProcessGroupLockstep::create_twin(Membership twin) const {
+  const auto communicator = core_->communicator();
+  if (communicator == nullptr) throw BackendError(ErrorCode::kAborted, who() + ": this rank has left the group");
+  ProcessGroupLockstepOptions options = options_of(twin);
+  options.family = communicator->family();
+  return create(twin.store, options);
 }
 
 void ProcessGroupLockstep::abort() {

@@ -105,10 +105,12 @@ void World::open(const ProcessGroup& group, Members members, const Facts& facts,
 
 void World::close(std::chrono::milliseconds wait) {
   std::vector<ProcessGroup> groups;
+  std::vector<ProcessGroup> kept;  // freed without the lock
   std::optional<comm::Rendezvous> rendezvous;
   {
     MutexLock lock(mutex_);
     groups = living_groups();
+    kept.swap(kept_);
     for (auto& [key, entry] : groups_) entry.left = true;
     counts_.clear();
     default_.reset();
@@ -161,19 +163,46 @@ World::Facts World::facts(const char* what) const {
   return facts_;
 }
 
-void World::add(const ProcessGroup& group, Members members) {
+void World::add(const ProcessGroup& group, Members members, const ProcessGroup& of) {
   MutexLock lock(mutex_);
   std::erase_if(groups_, [](const auto& item) { return item.second.group.expired(); });
-  groups_.insert_or_assign(group.get(), Entry{c10::weak_intrusive_ptr<c10d::ProcessGroup>(group), std::move(members)});
+  groups_.insert_or_assign(group.get(),
+                           Entry{c10::weak_intrusive_ptr<c10d::ProcessGroup>(group), std::move(members), of.get()});
 }
 
 void World::remove(const ProcessGroup& group) {
-  group->shutdown();
+  std::vector<ProcessGroup> left = own_groups(group);
+  left.push_back(group);
+  for (const ProcessGroup& one : left) one->shutdown();
   {
     MutexLock lock(mutex_);
-    if (const auto found = groups_.find(group.get()); found != groups_.end()) found->second.left = true;
+    for (const ProcessGroup& one : left) {
+      std::erase(kept_, one);
+      if (const auto found = groups_.find(one.get()); found != groups_.end()) found->second.left = true;
+    }
   }
   tell_watchers({group});
+}
+
+void World::keep(const ProcessGroup& own) {
+  MutexLock lock(mutex_);
+  if (default_ != nullptr) kept_.push_back(own);
+}
+
+bool World::is_own(const ProcessGroup& group) const {
+  MutexLock lock(mutex_);
+  const auto found = groups_.find(group.get());
+  return found != groups_.end() && found->second.of != nullptr && !found->second.group.expired();
+}
+
+std::vector<ProcessGroup> World::own_groups(const ProcessGroup& group) const {
+  std::vector<ProcessGroup> own;
+  MutexLock lock(mutex_);
+  for (const auto& [key, entry] : groups_) {
+    if (entry.left || entry.of != group.get()) continue;
+    if (ProcessGroup one = entry.group.lock()) own.push_back(std::move(one));
+  }
+  return own;
 }
 
 World::Members World::members(const ProcessGroup& group) const {

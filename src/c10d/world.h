@@ -53,8 +53,16 @@ class World {
   ProcessGroup default_group(const char* what) const LOCKSTEP_EXCLUDES(mutex_);
   Facts facts(const char* what) const LOCKSTEP_EXCLUDES(mutex_);
 
-  void add(const ProcessGroup& group, Members members) LOCKSTEP_EXCLUDES(mutex_);
+  // `of`: the group of the program that a group of this library's own stands beside (own_group.h); null: it is none.
+  void add(const ProcessGroup& group, Members members, const ProcessGroup& of = nullptr) LOCKSTEP_EXCLUDES(mutex_);
+  // Leaves it, and this library's own groups beside it.
   void remove(const ProcessGroup& group) LOCKSTEP_EXCLUDES(mutex_);
+  // Keeps one of this library's own groups, which has operations under way, until the group beside it is left.
+  void keep(const ProcessGroup& own) LOCKSTEP_EXCLUDES(mutex_);
+  // Whether it is one of this library's own.
+  bool is_own(const ProcessGroup& group) const LOCKSTEP_EXCLUDES(mutex_);
+  // This library's own groups beside `group` that were not left.
+  std::vector<ProcessGroup> own_groups(const ProcessGroup& group) const LOCKSTEP_EXCLUDES(mutex_);
   // The members of a group that this process has made, also after it was left. Groups made elsewhere count as having
   // ranks 0 to n - 1.
   Members members(const ProcessGroup& group) const LOCKSTEP_EXCLUDES(mutex_);
@@ -69,6 +77,7 @@ class World {
   struct Entry {
     c10::weak_intrusive_ptr<c10d::ProcessGroup> group;
     Members members;
+    const c10d::ProcessGroup* of = nullptr;  // of one of this library's own
     bool left = false;
   };
 
@@ -78,6 +87,7 @@ class World {
   std::optional<comm::Rendezvous> rendezvous_ LOCKSTEP_GUARDED_BY(mutex_);
   // Entries stay as long as their handles: somebody may ask for their members at any time.
   std::map<const c10d::ProcessGroup*, Entry> groups_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::vector<ProcessGroup> kept_ LOCKSTEP_GUARDED_BY(mutex_);
   std::map<std::string, int> counts_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 

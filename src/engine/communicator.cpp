@@ -199,6 +199,9 @@ const std::string& Communicator::name() const {
 SharedArena& Communicator::arena() const {
   return group_->arena();
 }
+std::uint64_t Communicator::family() const {
+  return group_->family();
+}
 
 Status Communicator::run_request(const RequestView& request, Deadline deadline) {
   LOCKSTEP_RETURN_IF_ERROR(check_process());

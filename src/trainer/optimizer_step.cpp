@@ -73,7 +73,7 @@ StepReport OptimizerStep::run(Feed& feed, int parts, bool trial) {
     const auto waiting = Clock::now();
     TORCH_CHECK(feed.next(), "Trainer: the loader has given fewer batches than its size()");
     report.input_seconds += seconds_since(waiting);
-    ddp_.operator->();  // the pass begins
+    const auto pass = ddp_.operator->();  // it begins
     StepOutput output = forward(feed);
     report.samples += output.samples;
     const torch::Tensor part = output.loss.detach().to(torch::kDouble).reshape({}) * output.samples;

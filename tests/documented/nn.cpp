@@ -236,7 +236,7 @@ struct ActivationCheckpoint : torch::autograd::Function<ActivationCheckpoint> {
 [[maybe_unused]] void comm_hook_header(DistributedDataParallel<Net>& ddp) {
   struct ScaledHook final : lockstep::CommHook {
     std::function<void()> run(lockstep::GradBucket& bucket) override {
-      auto work = lockstep::all_reduce_async(bucket.buffer(), {.op = c10d::ReduceOp::AVG});
+      auto work = lockstep::all_reduce_async(bucket.buffer(), {.op = c10d::ReduceOp::AVG, .group = bucket.group()});
       return [work, &bucket] {
         work->wait();
         bucket.buffer().mul_(0.5);

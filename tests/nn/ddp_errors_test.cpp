@@ -184,6 +184,47 @@ struct ForkedImpl : torch::nn::Module {
 };
 TORCH_MODULE(Forked);
 
+// A rank whose loss does not depend on the model, or that runs no backward pass, is a step behind the others from then
+// on. Without the wrapper's own look at it, the mean would be of gradients of different steps.
+TEST(DdpErrorsMulti, ARankThatDropsAForwardPassIsNamedInTheNextPass) {
+  run_processes(3, [](int number) {
+    const Rank rank;
+    for (const bool method : {true, false}) {
+      torch::nn::Linear net(4, 4);
+      DistributedDataParallel<torch::nn::Linear> ddp(net);
+      const auto forward = [&](int step) {
+        const torch::Tensor x = random_input({2, 4}, step);
+        return method ? ddp->forward(x) : ddp.forward(x);
+      };
+      for (int step = 0; step < 3; ++step) forward(step).sum().backward();
+      // None of these is a pass that others would miss.
+      if (number == 1) {
+        EXPECT_TRUE(ddp->is_training());
+        const torch::NoGradGuard no_grad;
+        forward(3);
+      }
+      if (number == 2) {
+        const auto guard = ddp.no_sync();
+        forward(3).sum().backward();
+        forward(3);
+      }
+      net->eval();
+      if (number == 0) forward(3);
+      net->train();
+      for (int part = 0; part < 2; ++part) forward(3);  // alike on all ranks
+      {
+        std::vector<torch::Tensor> kept;  // of a loss over a different number of calls on each rank
+        for (int part = 0; part <= number; ++part) kept.push_back(forward(3));
+        torch::stack(kept).sum().backward();
+      }
+      // An empty batch: its loss is a constant.
+      if (number == 1) forward(4);
+      expect_in(error_of([&] { forward(5).sum().backward(); }), {"different steps", "0 on rank 0, 1 on rank 1, 0 on"});
+      forward(6).sum().backward();  // all know, and may go on
+    }
+  });
+}
+
 TEST(DdpErrorsMulti, WrongOptionsAndBrokenPromises) {
   run_processes(2, [](int rank) {
     const Rank group;

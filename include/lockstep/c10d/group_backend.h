@@ -54,6 +54,10 @@ class GroupBackend : public c10d::Backend, public BackendCapabilities {
   c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
                                           const c10::intrusive_ptr<Options>& opts) final;
 
+  // A group of the same ranks, in which this library's own calls cannot meet those of the program. The two break
+  // together. Collective over the group. `name` is for errors.
+  c10::intrusive_ptr<c10d::Backend> make_twin(const std::string& name);
+
   // The error that broke the group; ok while it works.
   virtual Status health() const = 0;
   c10d::ErrorType getError() final;
@@ -83,12 +87,14 @@ class GroupBackend : public c10d::Backend, public BackendCapabilities {
   virtual void check_limits(const char* operation, const Message& message) const;
   // The backend of a part of this group. Collective over the part's members.
   virtual c10::intrusive_ptr<c10d::Backend> create_part(Membership part) const = 0;
+  virtual c10::intrusive_ptr<c10d::Backend> create_twin(Membership twin) const;
 
  private:
   const Membership membership_;
   std::atomic<std::chrono::milliseconds> timeout_;
   Mutex mutex_;
   std::map<std::string, int> splits_ LOCKSTEP_GUARDED_BY(mutex_);  // by their members
+  int twins_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace lockstep

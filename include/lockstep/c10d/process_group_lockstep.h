@@ -70,6 +70,7 @@ struct ProcessGroupLockstepOptions {
   std::vector<int> global_ranks;
   // The records of the ranks, by group rank, as in comm::CommunicatorOptions; empty: the ranks exchange them.
   std::vector<comm::Member> members = {};
+  std::uint64_t family = 0;               // as in comm::CommunicatorOptions
   std::string profiled_as = kProfiledAs;  // operations appear in LibTorch's profiles as "lockstep:all_reduce"
   static constexpr const char* kProfiledAs = "lockstep";
 };
@@ -180,8 +181,10 @@ class ProcessGroupLockstep : public GroupBackend {
 
  private:
   ProcessGroupLockstep(Membership membership, std::shared_ptr<GroupCore> core);
+  static ProcessGroupLockstepOptions options_of(const Membership& membership);
   const std::string& who() const override;
   c10::intrusive_ptr<c10d::Backend> create_part(Membership part) const override;
+  c10::intrusive_ptr<c10d::Backend> create_twin(Membership twin) const override;
 
   const std::shared_ptr<GroupCore> core_;
 };

@@ -21,6 +21,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
@@ -180,6 +181,9 @@ struct CommunicatorOptions {
   // The records of all ranks, by rank of this group, where they are known already (Rendezvous::members): then `machine`
   // is not used. Empty: the ranks exchange them now. All ranks of a group give them, or none.
   std::vector<Member> members = {};
+  // Groups of this process with the same number break together: that of another group (Communicator::family), or 0: a
+  // number of its own. All ranks of a group relate it to the same other group.
+  std::uint64_t family = 0;
 };
 
 class Group;
@@ -209,6 +213,7 @@ class Communicator {
   int group_size() const;
   const std::string& name() const;
   SharedArena& arena() const;
+  std::uint64_t family() const;
 
   Status run(const AllReduce& args, Deadline deadline);
   Status run(const Reduce& args, Deadline deadline);

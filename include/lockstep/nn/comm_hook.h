@@ -4,7 +4,7 @@
 //
 //   struct ScaledHook final : lockstep::CommHook {
 //     std::function<void()> run(lockstep::GradBucket& bucket) override {
-//       auto work = lockstep::all_reduce_async(bucket.buffer(), {.op = c10d::ReduceOp::AVG});
+//       auto work = lockstep::all_reduce_async(bucket.buffer(), {.op = c10d::ReduceOp::AVG, .group = bucket.group()});
 //       return [work, &bucket] { work->wait(); bucket.buffer().mul_(0.5); };
 //     }
 //   };
@@ -47,7 +47,7 @@ class GradBucket {
   const std::vector<torch::Tensor>& parameters() const { return parameters_; }
   // Views into the buffer, shaped as the parameters.
   const std::vector<torch::Tensor>& gradients() const { return gradients_; }
-  // The group of the wrapper; null: the world.
+  // The group of the wrapper's own, where no other collective comes between; null: the world.
   const ProcessGroup& group() const { return group_; }
 
   // The same bucket with its gradients in another buffer of equal length, which may have another dtype.

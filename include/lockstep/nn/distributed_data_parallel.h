@@ -19,6 +19,8 @@
 //   - Buffers are sent from rank 0 during the backward pass instead of before the next forward pass: after a training
 //     step they are equal on all ranks.
 //   - No prefix is added to parameter names.
+//   - A wrapper talks in a group of its own beside that of the options. So its collectives never meet the program's, or
+//     those of another wrapper. Wrappers of the same ranks may share parameters, in every mode.
 //
 // Parameters and buffers must keep their shapes: resizing one is an error that names it. Replaced, added, frozen or
 // converted parameters and added or converted buffers take effect in the next pass; do this on all ranks. While all
@@ -74,6 +76,7 @@ class DistributedDataParallel {
   template <typename... Args>
   auto forward(Args&&... args) {
     replica_.before_forward();
+    const Replica::Call call(replica_);
     const std::optional<torch::Device> device = replica_.input_device();
     if (!device) return module_->forward(std::forward<Args>(args)...);
     return [&](auto... values) {
@@ -85,11 +88,23 @@ class DistributedDataParallel {
     return forward(std::forward<Args>(args)...);
   }
 
+  // The module, for one expression.
+  class Method {
+   public:
+    Module* operator->() const { return module_; }
+
+   private:
+    friend DistributedDataParallel;
+    Method(Replica& replica, Module* module) : call_(replica), module_(module) {}
+
+    const Replica::Call call_;
+    Module* const module_;
+  };
   // Any method of the module can be the training step: `ddp->training_step(batch)`. A call that is none, such as
   // `ddp->train()`, does no harm.
-  Module* operator->() {
+  Method operator->() {
     replica_.before_method();
-    return module_.get();
+    return Method(replica_, module_.get());
   }
 
   // The module itself, with its own type: for evaluation, saving, everything except training steps.

@@ -48,10 +48,10 @@ struct ReducerOptions {
 
 class Reducer {
  public:
-  // Collective: all ranks pass the same parameters in the same order (DistributedDataParallel checks that). Parameters
-  // that require no gradient are ignored. Rank 0 sends `buffers` to all ranks in every pass that synchronises; they may
-  // be empty. Sizes, dtypes and devices of all of them must not change: a backward pass that finds others throws and
-  // names the change.
+  // Collective: makes a group of its own beside `group`, in which it talks. All ranks pass the same parameters in the
+  // same order (DistributedDataParallel checks that). Parameters that require no gradient are ignored. Rank 0 sends
+  // `buffers` to all ranks in every pass that synchronises; they may be empty. Sizes, dtypes and devices of all of them
+  // must not change: a backward pass that finds others throws and names the change.
   Reducer(std::vector<NamedParameter> parameters, std::vector<NamedParameter> buffers, ProcessGroup group,
           const ReducerOptions& options);
   ~Reducer();
@@ -69,6 +69,15 @@ class Reducer {
   // Call this before `synchronises` begins to answer no. If no graph of the last forward pass is left, that pass has
   // no backward pass any more, and does not make the next one send.
   void forget_lost_forward();
+  // Call this after a forward pass that has computed something for a backward pass. If none follows on this rank, and
+  // one does on others, the next pass throws on all ranks.
+  void after_forward();
+  // Ends a pass that an exception has interrupted, before other collectives of its group follow.
+  void settle();
+  // Forward passes so far count no longer as such that a backward pass should follow. On all ranks.
+  void forget_forward();
+  // The name of a parameter that another reducer of this process reduces too; empty: there is none.
+  std::string shared_parameter() const;
   // Whether the caller is inside the backward pass of the last forward pass: activation checkpointing calls the model
   // there again. before_forward() does nothing then.
   bool is_recomputing() const;

@@ -3,6 +3,7 @@
 
 #include <torch/nn/module.h>
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <set>
@@ -73,6 +74,19 @@ class Replica {
   void before_forward();
   // Before a method of the module: a forward pass, or something else, such as train().
   void before_method();
+  // A call of the module, after before_forward() or before_method(): lives until it is over. Notices whether the call
+  // has computed something that a backward pass should follow.
+  class Call {
+   public:
+    explicit Call(Replica& replica);
+    ~Call();
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+
+   private:
+    Replica& replica_;
+    const std::uint64_t nodes_before_;  // how many nodes of autograd graphs this thread has made
+  };
   // Where inputs are moved to; none: they stay where they are.
   std::optional<torch::Device> input_device() const;
   NoSyncGuard no_sync(bool enable);
@@ -88,6 +102,8 @@ class Replica {
   torch::Device device() const;
   void check_devices() const;
   std::string own_lines();
+  void refuse_other_ranks(const std::vector<NamedParameter>& trained) const;
+  void take_own_groups();
   void synchronise_state(int source, bool send);
   void build_reducer();
   std::vector<torch::Tensor> reduced_parameters() const;
@@ -115,6 +131,8 @@ class Replica {
 
   std::shared_ptr<torch::nn::Module> module_;
   DistributedDataParallelOptions options_;
+  ProcessGroup group_;                               // a group of its own beside that of the options
+  std::optional<c10::DeviceType> group_is_for_;      // empty: there is none yet, and group_ is that of the options
   std::set<std::string> ignored_;                    // names
   std::vector<NamedParameter> known_;                // those that require a gradient, when the reducer was built
   std::vector<torch::TensorOptions> known_options_;  // converted parameters lose their hooks

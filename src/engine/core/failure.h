@@ -4,6 +4,7 @@
 // this rank begins with its known cause.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +18,7 @@ namespace lockstep::comm {
 struct Failure {
   Status status;
   std::vector<const Fd*> dead;  // pidfds of the processes whose death broke it
+  std::uint64_t family = 0;     // of the group; groups of the same family break too. 0: of none
 };
 
 // Follows the text about a rank that has left without an earlier cause.

@@ -32,6 +32,7 @@ class Group {
   const std::string& name() const { return name_; }
   const Roster& roster() const { return roster_; }
   SharedArena& arena() const { return *arena_; }
+  std::uint64_t family() const { return family_; }
   // Collectives started so far.
   std::uint64_t sequence() const { return sequence_.load(std::memory_order_relaxed); }
 
@@ -57,7 +58,8 @@ class Group {
   // Why the group broke; ok while it works.
   virtual Status health() const = 0;
   virtual Failure failure() const = 0;
-  // Another group of this process broke. If a process that died there is a member here, this group breaks too.
+  // Another group of this process broke. If it is of the same family, or a process that died there is a member here,
+  // this group breaks too.
   // Otherwise the failure becomes this rank's known cause, which the other members read if they miss this rank.
   virtual void hear(const Failure& failure) = 0;
   // Ranks that have not called this collective, as far as this rank knows.
@@ -77,7 +79,8 @@ class Group {
         group_size_(options.group_size),
         name_(options.name),
         roster_(options.world_ranks),
-        arena_(options.arena) {}
+        arena_(options.arena),
+        family_(options.family != 0 ? options.family : new_family()) {}
 
   GroupNames names() const { return {name_, roster_}; }
   // "rank 2 of the world": how errors name this rank.
@@ -98,6 +101,12 @@ class Group {
   std::shared_ptr<SharedArena> arena_;  // null until the first local group of a hierarchical one has made it
 
  private:
+  static std::uint64_t new_family() {
+    static std::atomic<std::uint64_t> last{0};
+    return last.fetch_add(1, std::memory_order_relaxed) + 1;
+  }
+
+  const std::uint64_t family_;
   std::atomic<std::uint64_t> sequence_{0};
   std::atomic<bool> busy_{false};
   std::atomic<bool> failure_told_{false};

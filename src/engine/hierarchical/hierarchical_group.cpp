@@ -239,12 +239,14 @@ Status HierarchicalGroup::health() const {
 Failure HierarchicalGroup::failure() const {
   Failure failure = locals_.before().failure();  // other groups see a death on another machine by their own connections
   failure.status = health();
+  failure.family = family();
   return failure;
 }
 
 void HierarchicalGroup::hear(const Failure& failure) {
   MutexLock lock(mutex_);
   if (closed_ || !break_status_.ok()) return;
+  if (failure.family == family()) return static_cast<void>(break_group(failure.status));
   locals_.hear(failure);
   if (!check_local_groups().ok()) return;
   parts_->messages.tell_neighbours(ControlMessages::Type::kCause, parts_->peers.known_cause(rank_));

@@ -36,7 +36,7 @@ std::vector<int> LocalGroup::absent(std::uint64_t sequence) const {
 }
 
 Failure LocalGroup::failure() const {
-  Failure failure{health(), {}};
+  Failure failure{health(), {}, family()};
   if (failure.status.code() != ErrorCode::kPeerFailed) return failure;
   for (int rank = 0; rank < memory_.size(); ++rank) {
     if (rank != memory_.rank() && waiting_.process_gone(rank) && !waiting_.left(rank))
@@ -47,6 +47,7 @@ Failure LocalGroup::failure() const {
 
 void LocalGroup::hear(const Failure& failure) {
   waiting_.note(first_cause(failure.status.message()));
+  if (failure.family == family()) return waiting_.abort(failure.status.code(), failure.status.message());
   const auto is_dead = [&](int rank) {
     const Fd* const process = memory_.peer(rank).process.get();
     return !waiting_.left(rank) && std::find(failure.dead.begin(), failure.dead.end(), process) != failure.dead.end();

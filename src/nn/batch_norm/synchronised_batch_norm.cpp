@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "c10d/own_group.h"
 #include "channel_arithmetic.h"
 #include "nn/backend.h"
 #include "nn/owed_meeting.h"
@@ -133,14 +134,18 @@ class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunc
 
 }  // namespace
 
+ProcessGroup group_of_synchronised_layers(const ProcessGroup& group, c10::DeviceType device) {
+  return shared_own_group(group, device, "SyncBatchNorm");
+}
+
 torch::Tensor synchronised_batch_norm(const BatchNormCall& call, const ProcessGroup& group, const std::string& layer) {
   hold_owed_meeting();
   BatchNormCall plain = call;
   plain.input = call.input.contiguous(call.input.suggest_memory_format());
   auto pass = c10::make_intrusive<Pass>();
-  pass->group = group;
   pass->layer = layer;
   pass->rank = get_rank(group);
+  pass->group = in_layer(*pass, [&] { return group_of_synchronised_layers(group, call.input.device().type()); });
   pass->eps = call.eps;
   pass->input_requires_grad = call.input.requires_grad();
   if (call.weight.defined() && call.weight.requires_grad()) pass->weight_dtype = call.weight.scalar_type();

@@ -24,6 +24,10 @@ struct BatchNormCall {
 // Collective over the group, which has other ranks. Differentiable once. `layer` is for messages.
 torch::Tensor synchronised_batch_norm(const BatchNormCall& call, const ProcessGroup& group, const std::string& layer);
 
+// The group of its own in which these layers talk, beside that of the program (null: the world). The first call, which
+// is collective, makes it.
+ProcessGroup group_of_synchronised_layers(const ProcessGroup& group, c10::DeviceType device);
+
 struct SynchronisedLayer {
   std::string name;
   ProcessGroup group;  // null: the world

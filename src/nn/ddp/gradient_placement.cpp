@@ -158,7 +158,9 @@ std::shared_ptr<Slot> GradientPlacement::take(std::size_t bytes) {
   if (found == parameter_of_.end()) return nullptr;
   const std::shared_ptr<Slot>& slot = slots_[found->second];
   // Autograd adds to an existing gradient in place: its memory must not be given away.
-  if (!slot || slot->bytes != bytes || parameters_[found->second].grad().defined()) return nullptr;
+  if (!slot || slot->sealed.load(std::memory_order_relaxed) || slot->bytes != bytes ||
+      parameters_[found->second].grad().defined())
+    return nullptr;
   if (slot->busy.exchange(true, std::memory_order_acq_rel)) return nullptr;
   seen_[slot->data] = {bytes, counts_[bytes]++};
   return slot;

@@ -29,6 +29,7 @@ struct Slot {
   std::size_t bytes = 0;
   torch::Tensor keep;  // the bucket's buffer
   std::atomic<bool> busy{false};
+  std::atomic<bool> sealed{false};  // its bucket is being reduced: no tensor may get it
 };
 
 class GradientPlacement : public std::enable_shared_from_this<GradientPlacement> {

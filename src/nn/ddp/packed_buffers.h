@@ -24,6 +24,7 @@ class PackedBuffers {
   void start(int source);
   // Waits for the broadcast and unpacks it. Does nothing if none was started.
   void finish();
+  bool under_way() const { return work_ != nullptr; }
   // Whether this rank is the source, and its values have changed since they were packed.
   bool changed() const;
 

@@ -1,11 +1,11 @@
 #include "lockstep/nn/reducer.h"
 
-#include <malloc.h>
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
 
 #include <algorithm>
+#include <atomic>
 
-#include "lockstep/c10d/process_group_lockstep.h"
+#include "c10d/own_group.h"
 #include "module_state.h"
 #include "nn/same_on_all_ranks.h"
 #include "reducer_impl.h"
@@ -14,25 +14,25 @@ namespace lockstep {
 
 namespace {
 
-// The gradients of the first pass had memory of their own until they moved to the buckets. `lockstep run` makes malloc
-// keep freed memory for the next step, but no later step needs this memory. The same holds for the shared memory
-// through which the parameters were sent, where it has not become a bucket.
-void return_freed_memory() {
-  trim_process_arena();
-#ifdef __GLIBC__
-  malloc_trim(0);
-#endif
+std::uint64_t next_number() {
+  static std::atomic<std::uint64_t> last{0};
+  return ++last;
 }
 
 }  // namespace
 
 Reducer::Impl::Impl(std::vector<NamedParameter> parameters, std::vector<NamedParameter> buffers, ProcessGroup group,
                     const ReducerOptions& options)
-    : options_(options),
-      group_(std::move(group)),
+    : number_(next_number()),
+      options_(options),
+      group_(own_group(group, nn_detail::trained_device(parameters).type(), "Reducer")),
       backend_(group_, nn_detail::trained_device(parameters)),
       buffers_(backend_, std::move(buffers)),
-      sends_buffers_early_(backend_.device().is_cpu() && !buffers_.empty()) {
+      sends_buffers_early_(backend_.device().is_cpu() && !buffers_.empty()),
+      first_dropped_slot_(static_cast<std::size_t>(
+          std::count_if(parameters.begin(), parameters.end(),
+                        [](const NamedParameter& parameter) { return parameter.tensor.requires_grad(); }) +
+          (sends_buffers_early_ ? 1 : 0))) {
   if (backend_.orders_by_stream()) hook_stream_.emplace(backend_.device());
   for (NamedParameter& parameter : parameters) {
     if (!parameter.tensor.requires_grad()) continue;
@@ -59,6 +59,8 @@ void Reducer::Impl::attach_hooks() {
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     Entry& entry = entries_[i];
     if (!entry.parameter.requires_grad()) continue;  // frozen for a while: it has no accumulator
+    if (!entry.users)
+      entry.users = nn_detail::join_users(entry.parameter, nn_detail::ranks_of(group_), weak_from_this());
     auto present = torch::autograd::impl::grad_accumulator(entry.parameter);
     if (entry.accumulator == present) continue;
     if (entry.accumulator) entry.accumulator->del_post_hook(entry.hook);
@@ -104,7 +106,11 @@ void Reducer::Impl::drop_unfinished_gradients() {
 void Reducer::Impl::detach_hooks() {
   MutexLock lock(mutex_);
   drop_unfinished_gradients();
+  const bool under_way = std::any_of(buckets_.begin(), buckets_.end(),
+                                     [](const Bucket& bucket) { return bucket.work || bucket.for_hook; });
+  if (under_way || buffers_.under_way() || (used_ && used_->under_way())) keep_own_group(group_);
   for (Entry& entry : entries_) {
+    entry.users.reset();
     if (entry.accumulator) entry.accumulator->del_post_hook(entry.hook);
     for (const auto& [former, hook] : entry.former) {
       if (const AccumulatorPtr alive = former.lock()) alive->del_post_hook(hook);
@@ -112,6 +118,12 @@ void Reducer::Impl::detach_hooks() {
     if (entry.slot) placement_learner_->set_slot(entry.index, nullptr);
   }
   if (placement_learner_) placement_learner_->end();
+  nn_detail::count_user_change();
+}
+
+std::string Reducer::Impl::shared_parameter() const {
+  const auto shared = std::find_if(entries_.begin(), entries_.end(), is_shared);
+  return shared == entries_.end() ? "" : shared->name;
 }
 
 void Reducer::Impl::set_comm_hook(std::shared_ptr<CommHook> hook) {
@@ -120,12 +132,15 @@ void Reducer::Impl::set_comm_hook(std::shared_ptr<CommHook> hook) {
   attach_hooks();
 }
 
-// At the start of the first pass with a hook (or without one, if the program has taken it back).
+// In the first pass with a hook (or without one, if the program has taken it back), before the first bucket is sent.
 void Reducer::Impl::check_hook() {
-  if (hook_is_checked_ || backend_.world_size() == 1) return;
-  nn_detail::check_same_lines(
-      backend_, [this] { return "communication hook: " + (comm_hook_ ? comm_hook_->description() : "none"); },
-      "DistributedDataParallel needs the same communication hook");
+  if (hook_is_checked_) return;
+  const Counting counting(exposed_now_);
+  if (backend_.world_size() > 1) {
+    nn_detail::check_same_lines(
+        backend_, [this] { return "communication hook: " + (comm_hook_ ? comm_hook_->description() : "none"); },
+        "DistributedDataParallel needs the same communication hook");
+  }
   hook_is_checked_ = true;
 }
 
@@ -157,23 +172,46 @@ void Reducer::Impl::throw_changed(const Entry& entry, const char* what, const to
 void Reducer::Impl::before_forward() {
   MutexLock lock(mutex_);
   if (computes_again()) return;
+  if (is_interrupted()) {
+    called_ = made_graph_ = false;
+  } else if (std::exchange(made_graph_, false) && awaits_backward_ && !has_graph()) {
+    ++dropped_;
+  }
+  backward_began_ = false;
   abandon_pass();
   follow_stream();
   attach_hooks();
-  forward_synchronises_ = synchronises_now();
+  forward_synchronises_ = !synchronises_ || synchronises_();
   depth_of_forward_ = nn_detail::backward_depth();
   awaits_backward_ = true;
   ended_early_ = false;
-  if (placement_learner_ && torch::GradMode::is_enabled()) placement_learner_->begin();
+  if (!placement_learner_ || !torch::GradMode::is_enabled()) return;
+  for (Bucket& bucket : buckets_) seal(bucket, false);
+  placement_learner_->begin();
 }
 
-// A graph refers to the accumulators of its parameters.
+void Reducer::Impl::after_forward() {
+  MutexLock lock(mutex_);
+  called_ = called_ || awaits_backward_;
+  made_graph_ = awaits_backward_ && forward_synchronises_;
+}
+
+// Whether something that was computed with the parameters still waits for a backward pass.
+bool Reducer::Impl::has_graph() const {
+  return std::any_of(entries_.begin(), entries_.end(), [](const Entry& entry) {
+    return static_cast<long>(entry.accumulator.use_count()) > entry.users.use_count();
+  });
+}
+
 void Reducer::Impl::forget_lost_forward() {
   MutexLock lock(mutex_);
-  if (std::none_of(entries_.begin(), entries_.end(),
-                   [](const Entry& entry) { return entry.accumulator && entry.accumulator.use_count() > 1; })) {
-    forward_synchronises_ = false;
-  }
+  if (!has_graph()) forward_synchronises_ = false;
+}
+
+// At the start of a backward pass. In doubt the pass sends. One send too many changes no result: the sum of means is
+// the mean of sums.
+void Reducer::Impl::decide_whether_to_send() {
+  if (end_of_pass_.expired()) synchronise_ = forward_synchronises_ || !synchronises_ || synchronises_();
 }
 
 // Whether this is no forward pass, but a checkpointed segment in the backward pass of one. Without such a forward pass
@@ -183,12 +221,14 @@ bool Reducer::Impl::computes_again() const {
 }
 
 void Reducer::Impl::on_gradient(std::size_t index, const torch::Tensor& incoming) {
+  if (family_version_.load(std::memory_order_relaxed) != nn_detail::users_version()) find_family();
+  if (has_family_.load(std::memory_order_relaxed)) start_family();
   MutexLock lock(mutex_);
   record_ready(index);
-  // In doubt a pass sends. One send too many changes no result: the sum of means is the mean of sums.
-  if (end_of_pass_.expired()) synchronise_ = forward_synchronises_ || synchronises_now();
+  decide_whether_to_send();
   if (!synchronise_) return await_end();
   Entry& entry = entries_[index];
+  if (!pass_is_running() && is_shared(entry)) return;  // another reducer's
   check_unchanged(entry);
   if (!pass_is_running()) start_pass();
   ++entry.arrivals;
@@ -225,39 +265,18 @@ void Reducer::Impl::record_ready(std::size_t index) {
   placement_learner_->learn(index, gradient.const_data_ptr(), gradient.nbytes());
 }
 
-// Cleans up after an exception in a backward pass. Other ranks may still be reducing this rank's buckets. On a device
-// the pass may have been part of a recording (a CUDA graph) that failed: what it left cannot be waited for.
-void Reducer::Impl::abandon_pass() {
-  const auto end = [this](const auto& wait) {
-    try {
-      wait();
-    } catch (const std::exception&) {
-      if (!backend_.orders_by_stream()) throw;
-    }
-  };
-  in_pass_ = false;
-  for (Bucket& bucket : buckets_) {
-    if (const auto work = std::exchange(bucket.work, nullptr)) end([&] { work->wait(); });
-    if (bucket.for_hook) end([&] { finish_hook(bucket); });
-    bucket.for_hook.reset();
-    for (const std::size_t member : bucket.to_copy) entries_[member].to_copy = false;
-    bucket.to_copy.clear();
-  }
-  if (backend_.orders_by_stream()) end([&] { buffers_.finish(); });
-  if (used_) used_->abandon();
-}
-
 void Reducer::Impl::start_pass() {
   warn_of_lost_graph();
+  if (ending_) finish_pass(/*shadow=*/false);  // something else ends with that backward pass, and begins this one
   buffers_.check_unchanged();
   abandon_pass();
   exposed_now_ = 0;
   {
     const Counting counting(exposed_now_);
     if (before_pass_) before_pass_();
-    check_hook();
   }
   in_pass_ = true;
+  was_called_ = called_;
   placed_now_ = 0;
   sent_now_ = 0;
   next_bucket_ = 0;
@@ -275,42 +294,18 @@ void Reducer::Impl::start_pass() {
   if (sends_buffers_early_) start_buffers();
 }
 
-// A pass ends with the backward pass of its forward pass. Checkpointed segments run backward passes inside that.
-void Reducer::Impl::await_end() {
-  if (!end_of_pass_.expired()) return;
-  const int depth = depth_of_forward_ + 1;
-  const auto end = std::make_shared<const nn_detail::EndOfBackward>([self = weak_from_this(), depth](int depth_of_end) {
-    const auto impl = self.lock();
-    if (!impl) return;
-    MutexLock lock(impl->mutex_);
-    impl->end_of_pass_.reset();
-    impl->ended_early_ = depth_of_end > depth;
-    impl->awaits_backward_ = impl->ended_early_;
-    impl->forward_synchronises_ = impl->forward_synchronises_ && impl->ended_early_;
-    if (impl->in_pass_) impl->finish_pass(/*shadow=*/false);
-  });
-  end_of_pass_ = end;
-  nn_detail::at_end_of_backward(depth, end);
-}
-
-void Reducer::Impl::shadow_pass() {
-  MutexLock lock(mutex_);
-  abandon_pass();
-  exposed_now_ = 0;
-  check_hook();
-  sent_now_ = 0;
-  next_bucket_ = 0;
-  ready_order_.clear();
-  for (Entry& entry : entries_) entry.ready = false;
-  for (Bucket& bucket : buckets_) bucket.started = false;
-  if (sends_buffers_early_) start_buffers();
-  finish_pass(/*shadow=*/true);
-}
-
+// With a hook that the ranks have not compared yet, all buckets wait for the end of the pass.
 void Reducer::Impl::start_complete_buckets() {
-  while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].pending == 0) {
+  while (hook_is_checked_ && next_bucket_ < buckets_.size() && buckets_[next_bucket_].pending == 0) {
     start_bucket(buckets_[next_bucket_], next_bucket_);
     ++next_bucket_;
+  }
+}
+
+// After an exception the gradients may be gone while their bucket is still being reduced.
+void Reducer::Impl::seal(const Bucket& bucket, bool sealed) {
+  for (const std::size_t member : bucket.members) {
+    if (const auto& slot = entries_[member].slot) slot->sealed.store(sealed, std::memory_order_relaxed);
   }
 }
 
@@ -318,6 +313,7 @@ void Reducer::Impl::start_bucket(Bucket& bucket, std::size_t index) {
   const Counting counting(exposed_now_);
   if (index == 0) first_started_ = Clock::now();
   bucket.started = true;
+  seal(bucket, true);
   copy_all_to_views(bucket);
   bucket.hook = comm_hook_;
   if (comm_hook_) return run_hook(bucket, index);
@@ -353,40 +349,6 @@ void Reducer::Impl::finish_hook(Bucket& bucket) {
   hook_stream_->join();
 }
 
-void Reducer::Impl::finish_pass(bool shadow) {
-  in_pass_ = false;
-  // From here on, all buckets are being reduced, even if some parameters have no gradient yet: no tensor may get a
-  // slot.
-  if (placement_learner_) placement_learner_->end();
-  const bool first = !built_;
-  if (first) build_buckets();
-  for (std::size_t i = 0; i < entries_.size(); ++i) {
-    Entry& entry = entries_[i];
-    if (!shadow) entry.expected = std::max(entry.expected, entry.arrivals);
-    if (entry.info.sparse) {
-      used_->set(i, entry.parameter.grad().defined() && !shadow);
-    } else if (first || shadow || !entry.ready) {
-      place(entry, shadow);  // in the first pass all; later the old gradient or zeros
-    }
-  }
-  if (sends_buffers_early_) used_->set(entries_.size(), buffers_.changed());
-  for (; next_bucket_ < buckets_.size(); ++next_bucket_) start_bucket(buckets_[next_bucket_], next_bucket_);
-  used_->start();
-  if (!sends_buffers_early_) start_buffers();
-  finish_buckets();
-  finish_rest();
-  if (sends_buffers_early_ && used_->anywhere(entries_.size())) send_buffers_again();
-  take_over_gradients();
-  finish_sparse(shadow);
-  count_comm_time();
-  placed_ = placed_now_;
-  gradients_ = entries_.size();
-  sent_ = {sent_now_, sent_.total + sent_now_};
-  if (first && options_.gradient_as_bucket_view && backend_.device().is_cpu()) return_freed_memory();
-  // Last, so that the other ranks do not wait for this one if it throws.
-  if (options_.static_graph && !shadow) check_static_graph();
-}
-
 Reducer::Reducer(std::vector<NamedParameter> parameters, std::vector<NamedParameter> buffers, ProcessGroup group,
                  const ReducerOptions& options)
     : impl_(std::make_shared<Impl>(std::move(parameters), std::move(buffers), std::move(group), options)) {
@@ -407,6 +369,18 @@ void Reducer::set_synchronises(std::function<bool()> synchronises) {
 }
 void Reducer::forget_lost_forward() {
   impl_->forget_lost_forward();
+}
+void Reducer::after_forward() {
+  impl_->after_forward();
+}
+void Reducer::forget_forward() {
+  impl_->forget_forward();
+}
+void Reducer::settle() {
+  impl_->settle();
+}
+std::string Reducer::shared_parameter() const {
+  return impl_->shared_parameter();
 }
 bool Reducer::is_recomputing() const {
   return impl_->is_recomputing();

@@ -66,7 +66,7 @@ void Reducer::Impl::build_buckets() {
                                                        mebibytes(options_.bucket_cap_mb))) {
     build_bucket(members);
   }
-  used_.emplace(backend_, entries_.size() + (sends_buffers_early_ ? 1 : 0));
+  used_.emplace(backend_, first_dropped_slot_ + (backend_.device().is_cpu() ? kDroppedSlots + 1 : 0));
   ready_order_.clear();
   built_ = true;
 }
@@ -94,7 +94,7 @@ void Reducer::Impl::assign_views(Bucket& bucket) {
                     gradient_strides(entry.parameter));
     offset += nn_detail::padded_elements(entry.info);
     entry.slot.reset();
-    if (!placement_learner_ || entry.shares_memory) continue;
+    if (!placement_learner_ || entry.shares_memory || is_shared(entry)) continue;
     entry.slot = std::make_shared<nn_detail::Slot>();
     entry.slot->data = entry.view.data_ptr();
     entry.slot->bytes = entry.view.nbytes();
@@ -127,9 +127,15 @@ void Reducer::Impl::place(Entry& entry, bool shadow, const torch::Tensor& incomi
   check_unchanged(entry);
   const bool used = gradient.defined() && !shadow;
   used_->set(entry.index, used);
+  const bool shared = is_shared(entry);
   bool in_place = gradient.defined() && gradient.const_data_ptr() == entry.view.const_data_ptr();
   const bool is_new = in_place && !gradient.is_alias_of(entry.view);  // allocated in the slot
-  if (is_new && has_other_users(gradient, incoming)) {
+  if (in_place && shared) {  // it was placed, or its slot given away, before another reducer came
+    const torch::NoGradGuard no_grad;
+    gradient = gradient.clone();
+    if (entry.slot) placement_learner_->set_slot(entry.index, nullptr);
+    in_place = false;
+  } else if (is_new && has_other_users(gradient, incoming)) {
     placement_learner_->set_slot(entry.index, nullptr);
     entry.shares_memory = true;
     in_place = false;
@@ -150,7 +156,7 @@ void Reducer::Impl::place(Entry& entry, bool shadow, const torch::Tensor& incomi
     }
     copy_to_view(entry);
   }
-  if (options_.gradient_as_bucket_view) gradient = entry.view;
+  if (options_.gradient_as_bucket_view && !shared) gradient = entry.view;
 }
 
 void Reducer::Impl::copy_to_view(Entry& entry) {
@@ -186,7 +192,7 @@ void Reducer::Impl::copy_all_to_views(Bucket& bucket) {
   if (options_.gradient_as_bucket_view) {
     for (const std::size_t member : bucket.to_copy) {
       torch::Tensor& gradient = entries_[member].parameter.mutable_grad();
-      if (gradient.defined()) gradient = entries_[member].view;
+      if (gradient.defined() && !is_shared(entries_[member])) gradient = entries_[member].view;
     }
   }
   bucket.to_copy.clear();

@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/types.h>
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -20,6 +21,7 @@
 #include "lockstep/nn/reducer.h"
 #include "nn/backend.h"
 #include "packed_buffers.h"
+#include "parameter_users.h"
 #include "used_anywhere.h"
 
 namespace lockstep {
@@ -35,6 +37,17 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   void before_forward() LOCKSTEP_EXCLUDES(mutex_);
   void set_synchronises(std::function<bool()> synchronises) { synchronises_ = std::move(synchronises); }
   void forget_lost_forward() LOCKSTEP_EXCLUDES(mutex_);
+  void after_forward() LOCKSTEP_EXCLUDES(mutex_);
+  // Does not lock: before_pass_, which runs under the lock, may call it.
+  void forget_forward() LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS {
+    called_ = made_graph_ = false;
+    dropped_ = 0;
+  }
+  void settle() LOCKSTEP_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    if (is_interrupted()) abandon_pass();
+  }
+  std::string shared_parameter() const;
   bool is_recomputing() LOCKSTEP_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     return computes_again();
@@ -66,6 +79,7 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
     std::string name;
     torch::Tensor parameter;
     std::vector<std::int64_t> sizes;  // of the parameter, at first
+    nn_detail::UsersPtr users;        // null: no hook yet
     AccumulatorPtr accumulator;
     std::uintptr_t hook = 0;
     std::vector<std::pair<WeakAccumulatorPtr, std::uintptr_t>> former;  // of other streams
@@ -110,6 +124,10 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   };
 
   void follow_stream();
+  static bool is_shared(const Entry& entry) { return entry.users.use_count() > 1; }
+  bool has_graph() const;
+  void find_family() LOCKSTEP_EXCLUDES(mutex_);
+  void start_family() LOCKSTEP_EXCLUDES(mutex_);
 
   // The backward pass.
   void on_gradient(std::size_t index, const torch::Tensor& incoming) LOCKSTEP_EXCLUDES(mutex_);
@@ -117,11 +135,21 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   void warn_of_lost_graph() LOCKSTEP_REQUIRES(mutex_);
   void await_end() LOCKSTEP_REQUIRES(mutex_);
   bool pass_is_running() const LOCKSTEP_REQUIRES(mutex_) { return in_pass_ && !end_of_pass_.expired(); }
+  // Whether an exception has ended the backward pass of the last forward pass.
+  bool is_interrupted() const LOCKSTEP_REQUIRES(mutex_) { return backward_began_ && end_of_pass_.expired(); }
   bool computes_again() const LOCKSTEP_REQUIRES(mutex_);
-  bool synchronises_now() const { return !synchronises_ || synchronises_(); }
+  void decide_whether_to_send() LOCKSTEP_REQUIRES(mutex_);
   void abandon_pass() LOCKSTEP_REQUIRES(mutex_);
+  void send_rest_of_interrupted_pass() LOCKSTEP_REQUIRES(mutex_);
   void drop_unfinished_gradients() LOCKSTEP_REQUIRES(mutex_);
+  // The end of a pass, in two parts (reducer_end.cpp).
+  void begin_end(bool shadow) LOCKSTEP_REQUIRES(mutex_);
   void finish_pass(bool shadow) LOCKSTEP_REQUIRES(mutex_);
+  void start_rest(bool shadow, bool first) LOCKSTEP_REQUIRES(mutex_);
+  static void finish_after_other_reducers(const std::shared_ptr<Impl>& impl);
+  static void finish_all() LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS;
+  void check_not_interrupted() LOCKSTEP_REQUIRES(mutex_);
+  void check_same_pass(bool shadow) LOCKSTEP_REQUIRES(mutex_);
   void record_ready(std::size_t index) LOCKSTEP_REQUIRES(mutex_);
   void check_unchanged(const Entry& entry) const;
   [[noreturn]] void throw_changed(const Entry& entry, const char* what, const torch::Tensor& found) const;
@@ -131,6 +159,7 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   void copy_all_to_views(Bucket& bucket) LOCKSTEP_REQUIRES(mutex_);
   void relocate(Bucket& bucket) LOCKSTEP_REQUIRES(mutex_);
   void start_bucket(Bucket& bucket, std::size_t index) LOCKSTEP_REQUIRES(mutex_);
+  void seal(const Bucket& bucket, bool sealed);
   void run_hook(Bucket& bucket, std::size_t index) LOCKSTEP_REQUIRES(mutex_);
   void finish_hook(Bucket& bucket) LOCKSTEP_REQUIRES(mutex_);
   void start_complete_buckets() LOCKSTEP_REQUIRES(mutex_);
@@ -142,7 +171,6 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   void count_comm_time() LOCKSTEP_REQUIRES(mutex_);
   void take_over_result(Bucket& bucket);
   void take_over_gradients() LOCKSTEP_REQUIRES(mutex_);
-  void take_over_copies(const Bucket& bucket) LOCKSTEP_REQUIRES(mutex_);
   void reduce_sparse(Entry& entry, bool shadow) LOCKSTEP_REQUIRES(mutex_);
   void check_static_graph() LOCKSTEP_REQUIRES(mutex_);
   void check_hook();
@@ -153,6 +181,10 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   void build_bucket(const std::vector<std::size_t>& members) LOCKSTEP_REQUIRES(mutex_);
   void assign_views(Bucket& bucket);
 
+  // One of this many numbers tells how many forward passes a rank has dropped (check_same_pass).
+  static constexpr std::size_t kDroppedSlots = 16;
+
+  const std::uint64_t number_;  // in the order in which this process made its reducers
   const ReducerOptions options_;
   const ProcessGroup group_;
   const nn_detail::Backend backend_;
@@ -162,6 +194,10 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   // so along with the used parameters. On a device the program would have to wait to hear it. So there they are sent
   // once, at the end.
   const bool sends_buffers_early_;
+  // In `used_`, after the parameters and that of the buffers. Then one that says whether this rank has left the pass by
+  // an exception. Not on devices, where reading them would take time.
+  const std::size_t first_dropped_slot_;
+  std::size_t interrupted_slot() const { return first_dropped_slot_ + kDroppedSlots; }
   std::shared_ptr<nn_detail::GradientPlacement> placement_learner_;
   std::shared_ptr<CommHook> comm_hook_;
   bool hook_is_checked_ = false;
@@ -179,11 +215,26 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   // Whether a forward pass that synchronises awaits its backward pass.
   bool forward_synchronises_ LOCKSTEP_GUARDED_BY(mutex_) = false;
   bool in_pass_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  bool ending_ LOCKSTEP_GUARDED_BY(mutex_) = false;        // between the two parts of its end
+  bool rest_started_ LOCKSTEP_GUARDED_BY(mutex_) = false;  // in this end
   // Lives as long as autograd will call at the end of this pass, which may be one that sends nothing.
   std::weak_ptr<const nn_detail::EndOfBackward> end_of_pass_ LOCKSTEP_GUARDED_BY(mutex_);
   // How many backward passes the last forward pass was inside of, and whether its own backward pass is still to end.
   int depth_of_forward_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
   bool awaits_backward_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  // Whether that forward pass has computed something for a backward pass; and how many such have gone without one since
+  // the last pass that synchronised.
+  bool made_graph_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  std::size_t dropped_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  // Whether a forward pass, synchronised or not, has computed something since the last pass; at the start of this pass.
+  bool called_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  bool called_before_ LOCKSTEP_GUARDED_BY(mutex_) = false;  // at the last pass of its family
+  bool backward_began_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  bool was_called_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  // The reducers that share parameters with this one, by `number_` (reducer_family.cpp).
+  std::vector<std::weak_ptr<Impl>> family_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::atomic<bool> has_family_{false};
+  std::atomic<std::uint64_t> family_version_{0};
   // Whether the last pass ended deeper inside than the backward pass that belongs to that forward pass.
   bool ended_early_ LOCKSTEP_GUARDED_BY(mutex_) = false;
   bool built_ LOCKSTEP_GUARDED_BY(mutex_) = false;
@@ -193,7 +244,8 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   std::vector<std::size_t> ready_order_ LOCKSTEP_GUARDED_BY(mutex_);
   std::vector<Bucket> buckets_ LOCKSTEP_GUARDED_BY(mutex_);
   std::size_t next_bucket_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
-  // One for each parameter. With buffers that are sent early one more: whether this rank must send them again.
+  // One for each parameter. With buffers that are sent early one more: whether this rank must send them again. Then
+  // those of check_same_pass.
   std::optional<nn_detail::UsedAnywhere> used_ LOCKSTEP_GUARDED_BY(mutex_);
   std::size_t placed_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
   std::size_t gradients_ LOCKSTEP_GUARDED_BY(mutex_) = 0;

@@ -83,33 +83,25 @@ void Reducer::Impl::warn_of_lost_graph() {
       "gives an inner gradient its graph");
 }
 
+// What does not lie in the bucket is copied out of it: all gradients without gradient_as_bucket_view, and those that
+// another reducer has too.
 void Reducer::Impl::take_over_gradients() {
-  for (const Bucket& bucket : buckets_) {
-    if (!options_.gradient_as_bucket_view) {
-      take_over_copies(bucket);
-      continue;
-    }
-    for (const std::size_t member : bucket.members) {
-      torch::Tensor& gradient = entries_[member].parameter.mutable_grad();
-      if (!gradient.defined() && used_->anywhere(member)) gradient = entries_[member].view;
-    }
-  }
-}
-
-void Reducer::Impl::take_over_copies(const Bucket& bucket) {
   const torch::NoGradGuard no_grad;
   nn_detail::Copies copies;
-  for (const std::size_t member : bucket.members) {
-    if (!used_->anywhere(member)) continue;
-    const Entry& entry = entries_[member];
-    torch::Tensor& gradient = entry.parameter.mutable_grad();
-    if (!gradient.defined()) {
-      gradient = entry.view.clone();
-      continue;
+  for (const Bucket& bucket : buckets_) {
+    for (const std::size_t member : bucket.members) {
+      const Entry& entry = entries_[member];
+      torch::Tensor& gradient = entry.parameter.mutable_grad();
+      if (gradient.defined() && gradient.is_alias_of(bucket.buffer)) continue;
+      if (!used_->anywhere(member)) continue;
+      if (!gradient.defined()) {
+        gradient = options_.gradient_as_bucket_view && !is_shared(entry) ? entry.view : entry.view.clone();
+        continue;
+      }
+      if (gradient.requires_grad()) gradient = gradient.detach();  // from the graph of this rank alone
+      if (!gradient.is_cpu()) keep_for_stream(gradient, current_stream(backend_.device()));
+      copies.add(gradient, entry.view);
     }
-    if (gradient.requires_grad()) gradient = gradient.detach();  // from the graph of this rank alone
-    if (!gradient.is_cpu()) keep_for_stream(gradient, current_stream(backend_.device()));
-    copies.add(gradient, entry.view);
   }
   copies.run();
 }

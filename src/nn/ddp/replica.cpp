@@ -1,15 +1,19 @@
 #include "lockstep/nn/replica.h"
 
+#include <ATen/SequenceNumber.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <unordered_set>
 
+#include "c10d/own_group.h"
 #include "module_state.h"
 #include "nn/backend.h"
 #include "nn/batch_norm/synchronised_batch_norm.h"
 #include "nn/owed_meeting.h"
 #include "nn/same_on_all_ranks.h"
+#include "parameter_users.h"
 
 namespace lockstep {
 namespace {
@@ -22,7 +26,7 @@ bool same_ranks(const ProcessGroup& a, const ProcessGroup& b) {
 }  // namespace
 
 Replica::Replica(std::shared_ptr<torch::nn::Module> module, const DistributedDataParallelOptions& options)
-    : module_(std::move(module)), options_(options) {
+    : module_(std::move(module)), options_(options), group_(options.process_group) {
   synchronise_state(/*source=*/0, /*send=*/options_.init_sync);
   build_reducer();
 }
@@ -58,7 +62,7 @@ std::optional<torch::Device> Replica::input_device() const {
 }
 
 int Replica::world_size() const {
-  return nn_detail::Backend(options_.process_group, device()).world_size();
+  return nn_detail::Backend(group_, device()).world_size();
 }
 
 // What is wrong here alone throws; the rest is what all ranks must have alike.
@@ -68,7 +72,9 @@ std::string Replica::own_lines() {
   TORCH_CHECK_VALUE(options_.bucket_cap_mb > 0, "bucket_cap_mb must be positive, got ", options_.bucket_cap_mb);
   check_devices();
   const nn_detail::SharedState state = nn_detail::shared_state(*module_, ignored_);
-  const nn_detail::Backend backend(options_.process_group, nn_detail::trained_device(nn_detail::trainable(state)));
+  const std::vector<NamedParameter> trained = nn_detail::trainable(state);
+  const nn_detail::Backend backend(options_.process_group, nn_detail::trained_device(trained));
+  refuse_other_ranks(trained);
   std::string lines = fmt::format("backend of the parameters' device: {}\n", backend.name());
   lines += nn_detail::describe(state, options_);
   // These wait for the same layers of other ranks in each forward pass.
@@ -78,17 +84,43 @@ std::string Replica::own_lines() {
   return lines;
 }
 
+// Two means of one gradient over different ranks exclude one another.
+void Replica::refuse_other_ranks(const std::vector<NamedParameter>& trained) const {
+  const std::vector<int> mine = nn_detail::ranks_of(options_.process_group);
+  for (const NamedParameter& parameter : trained) {
+    const auto users = nn_detail::users_of(parameter.tensor);
+    TORCH_CHECK_VALUE(
+        !users || users->ranks.size() < 2 || mine.size() < 2 || users->ranks == mine, "parameter '", parameter.name,
+        "' is wrapped already in a group of other ranks",
+        fmt::format(" ({}, here {})", fmt::join(users ? users->ranks : mine, ", "), fmt::join(mine, ", ")),
+        ": its gradient can be the mean over one of the two; wrap both models in groups of the same "
+        "ranks, or name it in ignored_parameters of one of them");
+  }
+}
+
+// Where all ranks are. The group must serve the parameters' device, which a conversion may have changed.
+void Replica::take_own_groups() {
+  const c10::DeviceType device = this->device().type();
+  if (group_is_for_ == device) return;
+  group_ = own_group(options_.process_group, device, "DistributedDataParallel");
+  group_is_for_ = device;
+  for (const nn_detail::SynchronisedLayer& layer : nn_detail::synchronised_layers(*module_)) {
+    if (same_ranks(layer.group, options_.process_group)) nn_detail::group_of_synchronised_layers(layer.group, device);
+  }
+}
+
 void Replica::synchronise_state(int source, bool send) {
-  const auto backend = nn_detail::Backend::for_host_data(options_.process_group, device());
+  const auto backend = nn_detail::Backend::for_host_data(group_, device());
   const char* const what = "DistributedDataParallel needs the same model and options";
   nn_detail::check_same_lines(
       backend, [this] { return own_lines(); }, what);
   // By itself, so that of models with other parameters the parameters are named, and not the types.
   nn_detail::check_same_lines(
       backend, [this] { return nn_detail::describe_types(*module_, ignored_); }, what);
+  take_own_groups();
   if (!send || world_size() == 1) return;
-  nn_detail::broadcast_state(nn_detail::sent_state(*module_, ignored_, options_),
-                             nn_detail::Backend(options_.process_group, device()), source);
+  nn_detail::broadcast_state(nn_detail::sent_state(*module_, ignored_, options_), nn_detail::Backend(group_, device()),
+                             source);
 }
 
 void Replica::build_reducer() {
@@ -107,7 +139,7 @@ void Replica::build_reducer() {
   options.gradient_as_bucket_view = options_.gradient_as_bucket_view;
   options.static_graph = options_.static_graph;
   reducer_.reset();  // removes its hooks before new ones are added
-  reducer_ = std::make_unique<Reducer>(known_, std::move(state.buffers), options_.process_group, options);
+  reducer_ = std::make_unique<Reducer>(known_, std::move(state.buffers), group_, options);
   reducer_->set_comm_hook(comm_hook_);
   reducer_->set_before_pass([this] { start_joined_pass(); });
   reducer_->set_synchronises([this] { return guards_.use_count() == 1; });
@@ -167,8 +199,16 @@ void Replica::before_method() {
   prepare_pass();
 }
 
+Replica::Call::Call(Replica& replica) : replica_(replica), nodes_before_(at::sequence_number::peek()) {}
+
+Replica::Call::~Call() {
+  if (at::sequence_number::peek() == nodes_before_ || !torch::GradMode::is_enabled()) return;
+  if (replica_.module_->is_training() && !replica_.reducer_->is_recomputing()) replica_.reducer_->after_forward();
+}
+
 void Replica::take_changed_module() {
   refuse_change_in_join();
+  reducer_->settle();
   synchronise_state(/*source=*/0, /*send=*/true);
   build_reducer();
 }

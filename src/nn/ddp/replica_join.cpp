@@ -66,7 +66,7 @@ void check_no_second_part(const torch::Tensor& all) {
 }  // namespace
 
 std::vector<int> Replica::exchange_activity(bool active, bool continues_pass) {
-  const nn_detail::Backend backend(options_.process_group, device());
+  const nn_detail::Backend backend(group_, device());
   const std::int64_t bits = bits_of(active, *join_) | (continues_pass ? kContinuesPass : 0);
   const torch::Tensor mine =
       torch::full({1}, bits, torch::TensorOptions().dtype(torch::kInt64).device(backend.device()));
@@ -105,7 +105,14 @@ void Replica::begin_join(const JoinOptions& options) {
               "join() of a DistributedDataParallel inside join() of another one: a rank that has finished cannot know "
               "in which order the others send for the two; run one loop after the other, or make both models parts of "
               "one module and join its wrapper");
-  if (!options.throw_on_early_termination) refuse_collectives_in_forward();
+  if (!options.throw_on_early_termination) {
+    refuse_collectives_in_forward();
+    const std::string shared = reducer_->shared_parameter();
+    TORCH_CHECK_VALUE(
+        shared.empty(), "join: parameter '", shared,
+        "' is wrapped twice, and a rank without inputs takes part in the passes of one wrapper only; make "
+        "both models parts of one module and join its wrapper, or set throw_on_early_termination");
+  }
   const std::vector<torch::Tensor> reduced = reduced_parameters();
   if (nn_detail::any_trained(reduced) && module_changed(reduced)) take_changed_module();  // here, where all ranks are
   last_active_ = world_size() - 1;
@@ -189,8 +196,8 @@ void Replica::finish_join() {
   if (!shadows) return;
   // Ranks without inputs have skipped the last steps. Rank `last_active_` has taken every step. It is the highest of
   // these, as in PyTorch.
-  nn_detail::broadcast_state(nn_detail::sent_state(*module_, ignored_, options_),
-                             nn_detail::Backend(options_.process_group, device()), last_active_);
+  nn_detail::broadcast_state(nn_detail::sent_state(*module_, ignored_, options_), nn_detail::Backend(group_, device()),
+                             last_active_);
 }
 
 void Replica::end_join() {
@@ -198,6 +205,7 @@ void Replica::end_join() {
   owes_meeting_ = false;
   reducer_->set_buffer_source(0);
   reducer_->set_gradient_scale(1);
+  reducer_->forget_forward();  // a rank may have begun a pass when the loop ended
 }
 
 }  // namespace lockstep

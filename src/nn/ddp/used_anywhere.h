@@ -23,6 +23,7 @@ class UsedAnywhere {
   void abandon();
   // After start(). On a device the current stream waits, if the backend works by streams.
   void wait();
+  bool under_way() const { return work_ != nullptr; }
   // After wait(), until the next start(). Waits for the device if this rank does not have the gradient itself.
   bool anywhere(std::size_t i);
 

@@ -23,8 +23,10 @@ class PostLocalSgdHook final : public CommHook {
     const bool all_ranks = iteration_ < options_.start_local_sgd_iter;
     if (bucket.is_last()) ++iteration_;
     if (!all_ranks) bucket.keep_scale();
-    if (!all_ranks && !options_.subgroup) return nullptr;
-    const nn_detail::HookChannel channel(all_ranks ? options_.group : options_.subgroup, bucket);
+    const ProcessGroup& group = group_.get(bucket);
+    const ProcessGroup& subgroup = subgroup_.get(bucket);  // made in the first pass too
+    if (!all_ranks && !subgroup) return nullptr;
+    const nn_detail::HookChannel channel(all_ranks ? group : subgroup, bucket);
     return [work = channel.start_mean(bucket.buffer())] { work->wait(); };
   }
 
@@ -42,6 +44,8 @@ class PostLocalSgdHook final : public CommHook {
 
  private:
   const PostLocalSgdOptions options_;
+  nn_detail::HookGroup group_{options_.group};
+  nn_detail::HookGroup subgroup_{options_.subgroup};
   std::int64_t iteration_ = 0;
   std::int64_t loaded_iteration_ = 0;
 };

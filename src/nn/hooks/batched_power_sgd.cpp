@@ -28,7 +28,7 @@ class BatchedPowerSgdHook final : public CommHook {
   explicit BatchedPowerSgdHook(PowerSgdOptions options) : low_rank_(std::move(options)) {}
 
   std::function<void()> run(GradBucket& bucket) override {
-    const HookChannel channel(options().group, bucket);
+    const HookChannel channel(group_.get(bucket), bucket);
     if (bucket.is_last()) nn_detail::forget_after(bucket.index(), memories_);
     if (!low_rank_.compresses() || !bucket.buffer().is_floating_point()) {
       low_rank_.end_bucket(bucket);
@@ -142,6 +142,7 @@ class BatchedPowerSgdHook final : public CommHook {
   }
 
   LowRank low_rank_;
+  nn_detail::HookGroup group_{options().group};
   nn_detail::WaitingBuckets waiting_;
   std::map<std::size_t, Memory> memories_;  // by bucket; references to its entries stay valid
 };

@@ -27,7 +27,7 @@ class CompressHook final : public CommHook {
   CompressHook(torch::Dtype dtype, CompressOptions options) : dtype_(dtype), options_(std::move(options)) {}
 
   std::function<void()> run(GradBucket& bucket) override {
-    const HookChannel channel(options_.group, bucket);
+    const HookChannel channel(group_.get(bucket), bucket);
     if (bucket.is_last()) nn_detail::forget_after(bucket.index(), memory_);
     if (!is_wider(bucket.buffer().scalar_type(), dtype_)) {
       return [work = channel.start_mean(bucket.buffer())] { work->wait(); };  // nothing to gain
@@ -95,6 +95,7 @@ class CompressHook final : public CommHook {
 
   const torch::Dtype dtype_;
   const CompressOptions options_;
+  nn_detail::HookGroup group_{options_.group};
   std::map<std::size_t, Memory> memory_;  // by bucket
   nn_detail::WaitingBuckets waiting_;
 };

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
+#include "c10d/own_group.h"
 #include "lockstep/nn/comm_hook.h"
 #include "nn/backend.h"
 
@@ -32,6 +34,26 @@ class HookChannel {
  private:
   Backend backend_;
   GradBucket& bucket_;
+};
+
+// A group that the program has given a hook. The hook talks in one of its own beside it, which the first call makes.
+class HookGroup {
+ public:
+  explicit HookGroup(ProcessGroup given) : given_(std::move(given)) {}
+  // Operations of an interrupted pass may be under way.
+  ~HookGroup() { keep_own_group(own_); }
+  HookGroup(const HookGroup&) = delete;
+  HookGroup& operator=(const HookGroup&) = delete;
+
+  // Null: the program has given none. Collective over the group.
+  const ProcessGroup& get(GradBucket& bucket) {
+    if (given_ && !own_) own_ = own_group(given_, bucket.buffer().device().type(), "communication hook");
+    return own_;
+  }
+
+ private:
+  const ProcessGroup given_;
+  ProcessGroup own_;
 };
 
 // What a hook's run() returns where finishing needs nothing but work of the stream: with a backend that works by

@@ -54,7 +54,7 @@ class PowerSgdHook final : public CommHook {
   explicit PowerSgdHook(PowerSgdOptions options) : low_rank_(std::move(options)) {}
 
   std::function<void()> run(GradBucket& bucket) override {
-    const HookChannel channel(options().group, bucket);
+    const HookChannel channel(group_.get(bucket), bucket);
     if (bucket.is_last()) nn_detail::forget_after(bucket.index(), memories_);
     if (!low_rank_.compresses()) {
       low_rank_.end_bucket(bucket);
@@ -234,6 +234,7 @@ class PowerSgdHook final : public CommHook {
   }
 
   LowRank low_rank_;
+  nn_detail::HookGroup group_{options().group};
   nn_detail::WaitingBuckets waiting_;
   std::map<std::size_t, Memory> memories_;  // by bucket; references to its entries stay valid
 };

@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "c10d/engine_of.h"
+#include "c10d/own_group.h"
 #include "c10d/target.h"
 #include "lockstep/nn/fused_step.h"
 #include "nn/same_on_all_ranks.h"
@@ -102,15 +103,16 @@ std::string ShardedOptimizer::Impl::own_lines(const Groups& groups, const Optimi
   return text.str();
 }
 
-void ShardedOptimizer::Impl::agree(const ZeroRedundancyOptions& options, const std::function<std::string()>& lines) {
+void ShardedOptimizer::Impl::agree(const ProcessGroup& group, const std::function<std::string()>& lines) {
   // Where parameters are is not known yet.
-  nn_detail::check_same_lines(nn_detail::Backend::for_host_data(options.process_group, local_device()), lines,
+  nn_detail::check_same_lines(nn_detail::Backend::for_host_data(group, local_device()), lines,
                               "ZeroRedundancyOptimizer needs the same parameters in the same groups");
 }
 
 ShardedOptimizer::Impl::Impl(const Groups& groups, OptimizerFactory factory, const ZeroRedundancyOptions& options)
     : factory_(std::move(factory)),
-      backend_(options.process_group, device_of(groups)),
+      group_(own_group(options.process_group, device_of(groups).type(), "ZeroRedundancyOptimizer")),
+      backend_(group_, device_of(groups)),
       options_(options),
       exchange_(backend_, bytes_at_once(options)),
       load_(static_cast<std::size_t>(backend_.world_size()), 0) {
@@ -188,7 +190,7 @@ void ShardedOptimizer::Impl::take_parameters(const Groups& groups) {
 
 void ShardedOptimizer::Impl::take_over(const Groups& groups) {
   if (has_new_parameters(groups)) {
-    agree(options_, [&] {
+    agree(group_, [&] {
       std::string lines = own_lines(groups, factory_, options_);
       TORCH_CHECK_VALUE(device_of(groups) == backend_.device(), "ZeroRedundancyOptimizer: parameters are on ",
                         device_of(groups), " now, and were on ", backend_.device(), " at first; make a new optimizer");
@@ -229,7 +231,7 @@ void ShardedOptimizer::Impl::refuse_to_send(const std::exception& why) const {
     return std::any_of(share.begin(), share.end(), [](const torch::Tensor& one) { return one.numel() > 0; });
   });
   if (backend_.world_size() == 1 || !any) return;
-  const ProcessGroup group = options_.process_group ? options_.process_group : default_group();
+  const ProcessGroup group = group_ ? group_ : default_group();
   if (ProcessGroupLockstep* const engine = engine_of(group, backend_.device().type()))
     engine->refuse("the step of the sharded optimizer: " + plain_text(why));
 }

@@ -12,7 +12,7 @@ ShardedOptimizer::ShardedOptimizer(const std::vector<torch::optim::OptimizerPara
                                    const ZeroRedundancyOptions& options)
     : Optimizer(std::vector<torch::optim::OptimizerParamGroup>(), std::move(defaults)) {
   // Every check that this rank alone can fail comes before the ranks compare their parameters.
-  Impl::agree(options, [&] {
+  Impl::agree(options.process_group, [&] {
     for (const auto& group : groups) add_param_group(group);
     return Impl::own_lines(param_groups_, factory, options);
   });

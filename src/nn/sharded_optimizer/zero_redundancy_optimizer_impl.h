@@ -22,7 +22,7 @@ class ShardedOptimizer::Impl {
   static std::string own_lines(const Groups& groups, const OptimizerFactory& factory,
                                const ZeroRedundancyOptions& options);
   // Collective. Compares what `lines` returns on every rank.
-  static void agree(const ZeroRedundancyOptions& options, const std::function<std::string()>& lines);
+  static void agree(const ProcessGroup& group, const std::function<std::string()>& lines);
 
   // After agree().
   Impl(const Groups& groups, OptimizerFactory factory, const ZeroRedundancyOptions& options);
@@ -62,6 +62,7 @@ class ShardedOptimizer::Impl {
   Groups assign_new(const Groups& groups);
 
   const OptimizerFactory factory_;
+  const ProcessGroup group_;  // of its own
   const nn_detail::Backend backend_;
   const ZeroRedundancyOptions options_;
   nn_detail::ShardExchange exchange_;
