@@ -9,6 +9,7 @@
 #include "engine/core/drain_timeout.h"
 #include "engine/core/error_text.h"
 #include "engine/core/group_registry.h"
+#include "engine/core/let_others_catch_up.h"
 #include "engine/core/timing.h"
 
 namespace lockstep::comm {
@@ -131,6 +132,12 @@ Status HierarchicalGroup::run(const RequestView& request, Deadline deadline) {
 Result<std::shared_ptr<Operation::State>> HierarchicalGroup::start(Request request, KeepAlive keep_alive) {
   auto state = std::make_shared<HierarchicalState>(shared_from_this());
   LOCKSTEP_ASSIGN_OR_RETURN(state->collective, begin(std::move(request), /*blocking=*/false, std::move(keep_alive)));
+  let_others_catch_up(*this, [this] {
+    MutexLock lock(mutex_);
+    if (parts_->steps.pending() <= Communicator::kMaxPending || !break_status_.ok() || closed_) return true;
+    progress_all();
+    return false;
+  });
   return std::shared_ptr<Operation::State>(std::move(state));
 }
 

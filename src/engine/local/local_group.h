@@ -91,7 +91,6 @@ class LocalGroup final : public Group, public std::enable_shared_from_this<Local
   // Moves everything that is under way; with `help`, also does tickets of other ranks.
   void progress_all(bool help) LOCKSTEP_REQUIRES(mutex_);
   // Removes operations that are over and publishes how far this rank has come.
-  void let_others_catch_up() LOCKSTEP_EXCLUDES(mutex_);
   void remove_finished() LOCKSTEP_REQUIRES(mutex_);
   std::size_t under_way() const LOCKSTEP_REQUIRES(mutex_) {
     return started_.size() + queue_.size() + transfers_.size();

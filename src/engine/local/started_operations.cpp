@@ -1,17 +1,14 @@
 // Operations of a LocalGroup whose caller does something else meanwhile: how it starts them, tests them and waits.
-#include <chrono>
 #include <string>
-#include <thread>
 #include <utility>
 
+#include "engine/core/let_others_catch_up.h"
 #include "engine/core/timing.h"
 #include "local_group.h"
 
 namespace lockstep::comm {
 
 namespace {
-
-constexpr auto kPauseOfALeader = std::chrono::milliseconds(1);
 
 // The caller's text of a refusal, which the collective may read later.
 Communicator::KeepAlive keep_reason(Request& request) {
@@ -25,23 +22,12 @@ Communicator::KeepAlive keep_reason(Request& request) {
 Result<std::shared_ptr<Operation::State>> LocalGroup::start(Request request, KeepAlive keep_alive) {
   if (request.kind == Kind::kRefusal) keep_alive = keep_reason(request);
   LOCKSTEP_ASSIGN_OR_RETURN(auto operation, launch(std::move(request), std::move(keep_alive), Caller::kGoesOn));
-  let_others_catch_up();
-  return std::shared_ptr<Operation::State>(std::move(operation));
-}
-
-// A rank that starts operations faster than the others would hold the memory of ever more of them. So it pauses while
-// some are in the queue, and not for long: the others may wait for what this rank starts next, in another group.
-void LocalGroup::let_others_catch_up() {
-  const auto none_is_queued = [this] {
+  let_others_catch_up(*this, [this] {
     MutexLock lock(mutex_);
     if (!queue_.empty()) progress_all(/*help=*/true);
     return queue_.empty() || waiting_.aborted();
-  };
-  const auto end = std::chrono::steady_clock::now() + kPauseOfALeader;
-  while (!none_is_queued() && std::chrono::steady_clock::now() < end) {
-    GroupRegistry::of_process().progress_others(*this);
-    std::this_thread::yield();
-  }
+  });
+  return std::shared_ptr<Operation::State>(std::move(operation));
 }
 
 Result<std::shared_ptr<LocalOperation>> LocalGroup::launch(Request request, KeepAlive keep_alive, Caller caller) {
