@@ -219,9 +219,48 @@ TEST(DdpErrorsMulti, ARankThatDropsAForwardPassIsNamedInTheNextPass) {
       }
       // An empty batch: its loss is a constant.
       if (number == 1) forward(4);
-      expect_in(error_of([&] { forward(5).sum().backward(); }), {"different steps", "0 on rank 0, 1 on rank 1, 0 on"});
+      const std::string own = number == 1 ? "1 on this rank" : "0 on this rank";
+      expect_in(error_of([&] { forward(5).sum().backward(); }), {"different steps", own});
       forward(6).sum().backward();  // all know, and may go on
     }
+  });
+}
+
+// What looks like a dropped forward pass on one rank, and is none.
+TEST(DdpErrorsMulti, NoForwardPassIsTakenForADroppedOne) {
+  run_processes(3, [](int number) {
+    const Rank rank;
+    Net generator(torch::nn::Linear(4, 4));
+    Net critic(torch::nn::Linear(4, 4));
+    DistributedDataParallel<Net> g(generator);
+    DistributedDataParallel<Net> d(critic);
+    torch::Tensor kept;  // a picture for the log, with its graph
+    for (int step = 0; step < 4; ++step) {
+      const torch::Tensor x = random_input({2, 4}, step);
+      for (int part = 0; part < 2; ++part) {
+        const torch::Tensor fake = g->forward(x);
+        if (number == 0 && step == 1) kept = fake;
+        d->forward(fake.detach()).sum().backward();
+      }
+      if (number == 1) EXPECT_ANY_THROW(g.forward(torch::ones({2, 3})));  // and once more, with the right input
+      d->forward(g->forward(x)).sum().backward();
+    }
+  });
+}
+
+// Its forward makes no graph for an empty batch.
+TEST(DdpErrorsMulti, AnEmptyBatchWithoutAGraphIsADroppedPass) {
+  run_processes(2, [](int number) {
+    const Rank rank;
+    struct Model : torch::nn::Module {
+      Model() { register_module("fc", fc); }
+      torch::Tensor forward(const torch::Tensor& x) { return x.size(0) == 0 ? torch::zeros({1}) : fc(x); }
+      torch::nn::Linear fc{4, 4};
+    };
+    DistributedDataParallel ddp(std::make_shared<Model>());
+    for (int step = 0; step < 3; ++step) ddp(random_input({2, 4}, step)).sum().backward();
+    if (number == 1) EXPECT_FALSE(ddp(torch::ones({0, 4})).requires_grad());
+    expect_in(error_of([&] { ddp(random_input({2, 4}, 5)).sum().backward(); }), {"different steps"});
   });
 }
 

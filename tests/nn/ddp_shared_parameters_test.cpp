@@ -119,7 +119,7 @@ TEST_P(DdpSharedParametersMulti, TwoModelsAroundOneEncoder) {
   });
 }
 
-// The two take turns: what is not called has no pass. A rank may use the head alone.
+// The two take turns. A rank may use the head alone.
 TEST_P(DdpSharedParametersMulti, TakeTurnsWithBranchesByRank) {
   run_processes(GetParam(), [](int) {
     const Rank rank;
@@ -144,6 +144,120 @@ TEST_P(DdpSharedParametersMulti, TakeTurnsWithBranchesByRank) {
         Coder& other = step % 2 == 0 ? critic : actor;
         EXPECT_FALSE(other->head->weight.grad().defined());
       }
+    }
+  });
+}
+
+// What decides is what the backward pass reaches, not which wrapper was called, when, or in which mode.
+TEST_P(DdpSharedParametersMulti, MayBeCalledInAnyWay) {
+  run_processes(GetParam(), [](int number) {
+    const Rank rank;
+    const torch::nn::Linear encoder = make_encoder();
+    Coder actor(encoder);
+    Coder critic(encoder);
+    DistributedDataParallel<Coder> one(actor);
+    DistributedDataParallel<Coder> two(critic);
+    std::vector<torch::Tensor> all = actor->parameters();
+    for (const torch::Tensor& parameter : critic->head->parameters()) all.push_back(parameter);
+    int step = 0;
+    const auto input = [&](int of) { return random_input({8, kEncoded}, step, of); };
+    const auto expect = [&](const char* where, const std::function<void(const torch::Tensor&)>& pass,
+                            const std::function<torch::Tensor(int)>& loss) {
+      for (int i = 0; i < 2; ++i, ++step) {
+        actor->zero_grad();
+        critic->zero_grad();
+        const auto mean = mean_of_ranks(loss, all);
+        pass(input(number));
+        expect_gradients(all, mean, where);
+      }
+    };
+    const auto head_only = [](int of) { return of == 0; };  // of the critic, on rank 0
+    const auto sum = [&](int of) {
+      return actor->forward(input(of)) + critic->forward(input(of), head_only(of)) + 0 * critic->forward(input(of));
+    };
+    const auto two_losses = [&](const torch::Tensor& x) {
+      return two->forward(x, head_only(number)) + 0 * two->forward(x);
+    };
+    expect(
+        "one expression each",
+        [&](const torch::Tensor& x) {
+          one->forward(x).backward();
+          two_losses(x).backward();
+        },
+        sum);
+    expect(
+        "through module()",
+        [&](const torch::Tensor& x) {
+          (one->forward(x) + actor->forward(x) * 0 + sum(number) - actor->forward(x)).backward();
+        },
+        sum);
+    critic->eval();
+    expect(
+        "in eval mode", [&](const torch::Tensor& x) { (one->forward(x) + two_losses(x)).backward(); }, sum);
+    critic->train();
+    expect(
+        "a pass of one between",
+        [&](const torch::Tensor& x) {
+          const torch::Tensor later = two_losses(x);
+          one->forward(x).backward();
+          later.backward();
+        },
+        sum);
+    expect(
+        "with guards of both",
+        [&](const torch::Tensor& x) {
+          {
+            const NoSyncGuard guards[] = {one.no_sync(), two.no_sync()};
+            for (int part = 0; part <= number; ++part) (0 * two->forward(x)).backward();
+            one->forward(x).backward();
+          }
+          two_losses(x).backward();
+        },
+        sum);
+    {
+      const NoSyncGuard guard = one.no_sync();
+      expect_in(error_of([&] { two_losses(input(number)).backward(); }), {"1 of 2 wrappers", "no_sync"});
+    }
+    actor->to(torch::kDouble);
+    critic->to(torch::kDouble);
+    actor->zero_grad();
+    one->forward(input(number).to(torch::kDouble)).backward();  // before `two` knows
+  });
+}
+
+// The first pass of the second wrapper leaves the embedding out, so there it is dense.
+TEST_P(DdpSharedParametersMulti, MayBeSparseInOneOfThem) {
+  run_processes(GetParam(), [](int number) {
+    const Rank rank;
+    torch::manual_seed(3);
+    struct NetImpl : torch::nn::Module {
+      explicit NetImpl(torch::nn::Embedding of) {
+        embedding = register_module("embedding", std::move(of));
+        head = register_module("head", torch::nn::Linear(4, 1));
+      }
+      torch::Tensor forward(const torch::Tensor& rows, bool detached = false) {
+        return head(detached ? embedding(rows).detach() : embedding(rows)).square().sum();
+      }
+      torch::nn::Embedding embedding{nullptr};
+      torch::nn::Linear head{nullptr};
+    };
+    using Net = torch::nn::ModuleHolder<NetImpl>;
+    const torch::nn::Embedding table(torch::nn::EmbeddingOptions(10, 4).sparse(true));
+    Net first{table};
+    Net second{table};
+    DistributedDataParallel<Net> one(first);
+    DistributedDataParallel<Net> two(second);
+    for (int step = 0; step < 3; ++step) {
+      const auto rows = [&](int of) { return torch::tensor({of, 5 + step, step}, torch::kLong); };
+      torch::Tensor mean = torch::zeros({10, 4});
+      for (int of = 0; of < get_world_size(); ++of) {
+        const torch::Tensor loss = first->forward(rows(of)) + second->forward(rows(of), step == 0);
+        mean += torch::autograd::grad({loss}, {table->weight})[0].to_dense() / get_world_size();
+      }
+      first->zero_grad();
+      second->zero_grad();
+      (one->forward(rows(number)) + two->forward(rows(number), step == 0)).backward();
+      EXPECT_TRUE(torch::allclose(table->weight.grad().to_dense(), mean, 1e-4, 1e-6)) << step;
     }
   });
 }

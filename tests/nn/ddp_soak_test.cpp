@@ -276,13 +276,12 @@ class ProgramOfSeed {
           const int number = next_++;
           expect_from(one, rank, number, branch);
           if (rank != rank_) continue;
-          if (one.model) {
-            const auto guard = one.model->no_sync();
-            one.forward(input(rank, number), branch).backward();
-          } else {
-            const auto guard = one.around->no_sync();
-            one.forward(input(rank, number), branch).backward();
+          std::vector<NoSyncGuard> guards;  // of all, as some share parameters
+          for (Wrapped& each : wrapped_) {
+            if (each.model) guards.push_back(each.model->no_sync());
+            if (each.around) guards.push_back(each.around->no_sync());
           }
+          one.forward(input(rank, number), branch).backward();
         }
       }
     }
@@ -332,11 +331,28 @@ class ProgramOfSeed {
     if (reversed && rank_ % 2 == 1) std::reverse(calls.begin(), calls.end());
     for (const auto& call : calls) call();
     backward(losses, together);
-    for (Wrapped* one : used) expect_mean(*one);
+    for (Wrapped* one : with_family(used)) expect_mean(*one);
     if (work) {
       work->wait();
       EXPECT_EQ(sent[0].item<double>(), world_ * (world_ + 1) / 2.0);
     }
+  }
+
+  // Wrappers that share parameters take part in one another's passes.
+  std::vector<Wrapped*> with_family(std::vector<Wrapped*> members) {
+    const auto shares = [](const Wrapped& one, const Wrapped& other) {
+      return std::any_of(one.parameters.begin(), one.parameters.end(), [&](const torch::Tensor& a) {
+        return std::any_of(other.parameters.begin(), other.parameters.end(),
+                           [&](const torch::Tensor& b) { return a.is_same(b); });
+      });
+    };
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      for (Wrapped& other : wrapped_) {
+        const bool known = std::find(members.begin(), members.end(), &other) != members.end();
+        if (!known && shares(*members[i], other)) members.push_back(&other);
+      }
+    }
+    return members;
   }
 
   static void backward(std::vector<std::pair<Wrapped*, torch::Tensor>>& losses, bool together) {

@@ -76,7 +76,7 @@ class DistributedDataParallel {
   template <typename... Args>
   auto forward(Args&&... args) {
     replica_.before_forward();
-    const Replica::Call call(replica_);
+    const Replica::Call call(replica_, /*is_forward=*/true);
     const std::optional<torch::Device> device = replica_.input_device();
     if (!device) return module_->forward(std::forward<Args>(args)...);
     return [&](auto... values) {
@@ -95,7 +95,7 @@ class DistributedDataParallel {
 
    private:
     friend DistributedDataParallel;
-    Method(Replica& replica, Module* module) : call_(replica), module_(module) {}
+    Method(Replica& replica, Module* module) : call_(replica, /*is_forward=*/false), module_(module) {}
 
     const Replica::Call call_;
     Module* const module_;

@@ -69,13 +69,14 @@ class Reducer {
   // Call this before `synchronises` begins to answer no. If no graph of the last forward pass is left, that pass has
   // no backward pass any more, and does not make the next one send.
   void forget_lost_forward();
-  // Call this after a forward pass that has computed something for a backward pass. If none follows on this rank, and
-  // one does on others, the next pass throws on all ranks.
+  // Call this after a forward pass that a backward pass should follow. If none follows on this rank, and one does on
+  // others, the next pass throws on all ranks.
   void after_forward();
   // Ends a pass that an exception has interrupted, before other collectives of its group follow.
   void settle();
-  // Forward passes so far count no longer as such that a backward pass should follow. On all ranks.
-  void forget_forward();
+  // The forward passes so far, of all reducers of this process, count no longer as such that a backward pass should
+  // follow. On all ranks.
+  static void forget_forward();
   // The name of a parameter that another reducer of this process reduces too; empty: there is none.
   std::string shared_parameter() const;
   // Whether the caller is inside the backward pass of the last forward pass: activation checkpointing calls the model

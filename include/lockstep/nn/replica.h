@@ -78,14 +78,17 @@ class Replica {
   // has computed something that a backward pass should follow.
   class Call {
    public:
-    explicit Call(Replica& replica);
+    // `is_forward`: whether it certainly is a forward pass. Any other call is one if it has made a graph.
+    Call(Replica& replica, bool is_forward);
     ~Call();
     Call(const Call&) = delete;
     Call& operator=(const Call&) = delete;
 
    private:
     Replica& replica_;
+    const bool is_forward_;
     const std::uint64_t nodes_before_;  // how many nodes of autograd graphs this thread has made
+    const int exceptions_before_;
   };
   // Where inputs are moved to; none: they stay where they are.
   std::optional<torch::Device> input_device() const;

@@ -172,11 +172,9 @@ void Reducer::Impl::throw_changed(const Entry& entry, const char* what, const to
 void Reducer::Impl::before_forward() {
   MutexLock lock(mutex_);
   if (computes_again()) return;
-  if (is_interrupted()) {
-    called_ = made_graph_ = false;
-  } else if (std::exchange(made_graph_, false) && awaits_backward_ && !has_graph()) {
-    ++dropped_;
-  }
+  if (is_interrupted()) made_graph_ = false;
+  forget_forward_where_told();
+  if (std::exchange(made_graph_, false) && awaits_backward_ && !has_graph()) ++dropped_;
   backward_began_ = false;
   abandon_pass();
   follow_stream();
@@ -184,6 +182,8 @@ void Reducer::Impl::before_forward() {
   forward_synchronises_ = !synchronises_ || synchronises_();
   depth_of_forward_ = nn_detail::backward_depth();
   awaits_backward_ = true;
+  called_ = called_ || torch::GradMode::is_enabled();
+  forwards_ += forward_synchronises_ && torch::GradMode::is_enabled() ? 1 : 0;
   ended_early_ = false;
   if (!placement_learner_ || !torch::GradMode::is_enabled()) return;
   for (Bucket& bucket : buckets_) seal(bucket, false);
@@ -192,8 +192,8 @@ void Reducer::Impl::before_forward() {
 
 void Reducer::Impl::after_forward() {
   MutexLock lock(mutex_);
-  called_ = called_ || awaits_backward_;
-  made_graph_ = awaits_backward_ && forward_synchronises_;
+  if (!awaits_backward_ || !forward_synchronises_) return;
+  made_graph_ = true;
 }
 
 // Whether something that was computed with the parameters still waits for a backward pass.
@@ -208,12 +208,6 @@ void Reducer::Impl::forget_lost_forward() {
   if (!has_graph()) forward_synchronises_ = false;
 }
 
-// At the start of a backward pass. In doubt the pass sends. One send too many changes no result: the sum of means is
-// the mean of sums.
-void Reducer::Impl::decide_whether_to_send() {
-  if (end_of_pass_.expired()) synchronise_ = forward_synchronises_ || !synchronises_ || synchronises_();
-}
-
 // Whether this is no forward pass, but a checkpointed segment in the backward pass of one. Without such a forward pass
 // it is a whole pass inside another graph's backward pass.
 bool Reducer::Impl::computes_again() const {
@@ -225,10 +219,10 @@ void Reducer::Impl::on_gradient(std::size_t index, const torch::Tensor& incoming
   if (has_family_.load(std::memory_order_relaxed)) start_family();
   MutexLock lock(mutex_);
   record_ready(index);
-  decide_whether_to_send();
+  // In doubt the pass sends. One send too many changes no result: the sum of means is the mean of sums.
+  if (end_of_pass_.expired()) synchronise_ = forward_synchronises_ || !synchronises_ || synchronises_();
   if (!synchronise_) return await_end();
   Entry& entry = entries_[index];
-  if (!pass_is_running() && is_shared(entry)) return;  // another reducer's
   check_unchanged(entry);
   if (!pass_is_running()) start_pass();
   ++entry.arrivals;
@@ -372,9 +366,6 @@ void Reducer::forget_lost_forward() {
 }
 void Reducer::after_forward() {
   impl_->after_forward();
-}
-void Reducer::forget_forward() {
-  impl_->forget_forward();
 }
 void Reducer::settle() {
   impl_->settle();

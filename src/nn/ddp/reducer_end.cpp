@@ -7,6 +7,8 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
+#include <atomic>
+#include <exception>
 
 #include "lockstep/c10d/process_group_lockstep.h"
 #include "reducer_impl.h"
@@ -25,7 +27,17 @@ void return_freed_memory() {
 #endif
 }
 
+// How often the program's forward passes so far were forgotten, of all reducers.
+std::atomic<std::uint64_t>& forget_count() {
+  static std::atomic<std::uint64_t> count{0};
+  return count;
+}
+
 }  // namespace
+
+void Reducer::forget_forward() {
+  ++forget_count();
+}
 
 // A pass ends with the backward pass of its forward pass. Checkpointed segments run backward passes inside that.
 void Reducer::Impl::await_end() {
@@ -86,9 +98,7 @@ void Reducer::Impl::start_rest(bool shadow, bool first) {
   }
   if (sends_buffers_early_) used_->set(entries_.size(), buffers_.changed());
   if (backend_.device().is_cpu()) {
-    for (std::size_t slot = 0; slot < kDroppedSlots; ++slot) {
-      used_->set(first_dropped_slot_ + slot, !shadow && slot == dropped_ % kDroppedSlots);
-    }
+    tell_dropped(shadow);
     used_->set(interrupted_slot(), false);
   }
   for (; next_bucket_ < buckets_.size(); ++next_bucket_) start_bucket(buckets_[next_bucket_], next_bucket_);
@@ -117,12 +127,18 @@ void Reducer::Impl::finish_after_other_reducers(const std::shared_ptr<Impl>& imp
 void Reducer::Impl::finish_all() {
   auto all = std::exchange(ending_reducers, {}).by_number;
   std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::exception_ptr error;  // of the first; the gradients of the others become the means all the same
   for (const auto& [number, reducer] : all) {
     const auto impl = std::static_pointer_cast<Impl>(reducer.lock());
     if (!impl) continue;
     MutexLock lock(impl->mutex_);
-    if (impl->ending_) impl->finish_pass(/*shadow=*/false);
+    try {
+      if (impl->ending_) impl->finish_pass(/*shadow=*/false);
+    } catch (...) {
+      if (!error) error = std::current_exception();
+    }
   }
+  if (error) std::rethrow_exception(error);
 }
 
 // The second part.
@@ -146,7 +162,7 @@ void Reducer::Impl::finish_pass(bool shadow) {
   sent_ = {sent_now_, sent_.total + sent_now_};
   if (first && options_.gradient_as_bucket_view && backend_.device().is_cpu()) return_freed_memory();
   // Last, so that the other ranks do not wait for this one if it throws.
-  check_same_pass(shadow);
+  check_same_pass();
   const bool is_own = was_called_ || !has_family_.load(std::memory_order_relaxed);
   if (options_.static_graph && !shadow && is_own) check_static_graph();
 }
@@ -201,30 +217,43 @@ void Reducer::Impl::check_not_interrupted() {
               "Gradients hold unspecified values. An exception that leaves backward() must leave it on all ranks");
 }
 
+void Reducer::Impl::forget_forward_where_told() {
+  const std::uint64_t now = forget_count();
+  if (std::exchange(forgotten_, now) == now) return;
+  made_graph_ = false;
+  forwards_ = dropped_ = 0;
+}
+
 // A rank whose forward pass no backward pass has followed (an empty batch, a loss without a graph) is behind the others
-// from then on: they would take the mean of gradients of different steps. Every rank sets the number that tells how
-// many forward passes it has dropped, so all see where they differ.
-void Reducer::Impl::check_same_pass(bool shadow) {
-  const auto dropped = static_cast<std::int64_t>(std::exchange(dropped_, 0));
-  if (!backend_.device().is_cpu()) return;
-  std::size_t different = 0;
-  for (std::size_t slot = 0; slot < kDroppedSlots; ++slot) different += used_->anywhere(first_dropped_slot_ + slot);
-  if (different <= 1) return;
-  const torch::Tensor all = backend_.all_gather(torch::tensor({shadow ? -1 : dropped}, torch::kInt64));
-  std::string text;
-  for (int rank = 0; rank < backend_.world_size(); ++rank) {
-    const auto count = all.const_data_ptr<std::int64_t>()[rank];
-    if (count >= 0) text += fmt::format("{}{} on rank {}", text.empty() ? "" : ", ", count, rank);
+// from then on: they would take the mean of gradients of different steps. How many forward passes a rank has dropped is
+// not always known: one whose graph is still alive may have been dropped, or belong to this pass. So each rank rules
+// out the numbers that are impossible here. Where nothing is left, some ranks are in different steps. Of reducers that
+// share parameters a forward pass cannot be assigned to a backward pass, so they rule out nothing.
+void Reducer::Impl::tell_dropped(bool shadow) {
+  forget_forward_where_told();
+  const std::size_t least = std::min(dropped_, kDroppedSlots - 1);
+  const std::size_t most = std::min(std::max(dropped_, std::max<std::size_t>(forwards_, 1) - 1), kDroppedSlots - 1);
+  const bool silent = shadow || has_family_.load(std::memory_order_relaxed);
+  for (std::size_t slot = 0; slot < kDroppedSlots; ++slot) {
+    used_->set(first_dropped_slot_ + slot, !silent && (slot < least || slot > most));
   }
+}
+
+void Reducer::Impl::check_same_pass() {
+  const std::size_t own = std::exchange(dropped_, 0);
+  forwards_ = 0;
+  if (!backend_.device().is_cpu()) return;
+  std::size_t impossible = 0;
+  for (std::size_t slot = 0; slot < kDroppedSlots; ++slot) impossible += used_->anywhere(first_dropped_slot_ + slot);
   TORCH_CHECK(
-      false, "rank ", backend_.rank(),
-      ": the ranks are in different steps. Forward passes in training mode "
-      "through the wrapper that no backward pass has followed, since the last mean of gradients: ",
-      text,
-      ". Their gradients here are means of different steps. A rank whose batch is empty, or whose loss does not "
-      "depend on the model, must run a backward pass through the model nevertheless, such as that of "
-      "(output.sum() * 0); ranks that run out of batches need join(). What one rank computes alone belongs to "
-      "module(), or under a NoGradGuard");
+      impossible < kDroppedSlots, "rank ", backend_.rank(),
+      ": the ranks are in different steps. Forward passes in training mode through the wrapper that no backward "
+      "pass has followed, since the last mean of gradients: ",
+      own,
+      " on this rank, another number on another. The gradients here are means of different steps. A rank "
+      "whose batch is empty, or whose loss does not depend on the model, must run a backward pass through the "
+      "model nevertheless, such as that of (output.sum() * 0); ranks that run out of batches need join(). What "
+      "one rank computes alone belongs to module(), or under a NoGradGuard");
 }
 
 }  // namespace lockstep

@@ -1,7 +1,6 @@
 // Reducers that share parameters. All ranks must run the passes of the same reducers with one backward pass, whichever
 // parameters each of them reaches: a rank that uses only the head of one model says nothing about the other model, a
-// rank that uses the shared encoder reaches both. So what decides is which wrappers were called before, which is the
-// same on all ranks.
+// rank that uses the shared encoder reaches both.
 #include <algorithm>
 #include <set>
 
@@ -31,33 +30,45 @@ void Reducer::Impl::find_family() {
   family_version_.store(version, std::memory_order_relaxed);
 }
 
-// Starts the passes of those reducers of the family whose models were called since their last pass. If none was (a
-// second backward pass through one graph), they are those of the backward pass before; at first, all.
+// All of them take part in a backward pass that reaches a parameter of any of them: which ones a rank's pass reaches
+// may differ between the ranks (branches), and what the program has called before says little of what a pass reaches.
 void Reducer::Impl::start_family() {
   std::vector<std::weak_ptr<Impl>> family;
   {
     MutexLock lock(mutex_);
+    if (!end_of_pass_.expired()) return;
     family = family_;
   }
   std::vector<std::shared_ptr<Impl>> members;
-  bool any_called = false;
-  bool any_before = false;
+  bool sends = false;
+  std::size_t guarded = 0;
   for (const std::weak_ptr<Impl>& weak : family) {
     auto member = weak.lock();
     if (!member) continue;
     MutexLock lock(member->mutex_);
-    if (member->is_interrupted()) member->called_ = false;
-    any_called = any_called || member->called_;
-    any_before = any_before || member->called_before_;
-    members.push_back(member);
+    if (member->is_outdated()) continue;
+    const bool open = !member->synchronises_ || member->synchronises_();
+    sends = sends || open || member->forward_synchronises_;
+    guarded += open ? 0 : 1;
+    members.push_back(std::move(member));
   }
+  TORCH_CHECK(guarded == 0 || guarded == members.size(), "rank ", backend_.rank(), ": ", guarded, " of ",
+              members.size(),
+              " wrappers that share parameters have a guard of no_sync in this backward pass: expected one of each of "
+              "them, or none, because a shared gradient is sent by all of them or by none");
   for (const std::shared_ptr<Impl>& member : members) {
     MutexLock lock(member->mutex_);
-    if (any_called) member->called_before_ = member->called_;
-    member->decide_whether_to_send();
-    const bool takes_part = any_called || any_before ? member->called_before_ : true;
-    if (takes_part && member->synchronise_ && !member->pass_is_running()) member->start_pass();
+    if (!member->end_of_pass_.expired()) continue;
+    member->synchronise_ = sends;
+    sends ? member->start_pass() : member->await_end();
   }
+}
+
+// Whether parameters were converted since: the next forward pass of its wrapper makes another reducer.
+bool Reducer::Impl::is_outdated() const {
+  return std::any_of(entries_.begin(), entries_.end(), [this](const Entry& entry) {
+    return entry.parameter.scalar_type() != entry.info.dtype || entry.parameter.device() != backend_.device();
+  });
 }
 
 }  // namespace lockstep

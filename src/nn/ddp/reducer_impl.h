@@ -38,11 +38,6 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   void set_synchronises(std::function<bool()> synchronises) { synchronises_ = std::move(synchronises); }
   void forget_lost_forward() LOCKSTEP_EXCLUDES(mutex_);
   void after_forward() LOCKSTEP_EXCLUDES(mutex_);
-  // Does not lock: before_pass_, which runs under the lock, may call it.
-  void forget_forward() LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS {
-    called_ = made_graph_ = false;
-    dropped_ = 0;
-  }
   void settle() LOCKSTEP_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     if (is_interrupted()) abandon_pass();
@@ -128,6 +123,8 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   bool has_graph() const;
   void find_family() LOCKSTEP_EXCLUDES(mutex_);
   void start_family() LOCKSTEP_EXCLUDES(mutex_);
+  bool is_outdated() const;
+  void forget_forward_where_told() LOCKSTEP_REQUIRES(mutex_);
 
   // The backward pass.
   void on_gradient(std::size_t index, const torch::Tensor& incoming) LOCKSTEP_EXCLUDES(mutex_);
@@ -138,7 +135,6 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   // Whether an exception has ended the backward pass of the last forward pass.
   bool is_interrupted() const LOCKSTEP_REQUIRES(mutex_) { return backward_began_ && end_of_pass_.expired(); }
   bool computes_again() const LOCKSTEP_REQUIRES(mutex_);
-  void decide_whether_to_send() LOCKSTEP_REQUIRES(mutex_);
   void abandon_pass() LOCKSTEP_REQUIRES(mutex_);
   void send_rest_of_interrupted_pass() LOCKSTEP_REQUIRES(mutex_);
   void drop_unfinished_gradients() LOCKSTEP_REQUIRES(mutex_);
@@ -149,7 +145,8 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   static void finish_after_other_reducers(const std::shared_ptr<Impl>& impl);
   static void finish_all() LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS;
   void check_not_interrupted() LOCKSTEP_REQUIRES(mutex_);
-  void check_same_pass(bool shadow) LOCKSTEP_REQUIRES(mutex_);
+  void tell_dropped(bool shadow) LOCKSTEP_REQUIRES(mutex_);
+  void check_same_pass() LOCKSTEP_REQUIRES(mutex_);
   void record_ready(std::size_t index) LOCKSTEP_REQUIRES(mutex_);
   void check_unchanged(const Entry& entry) const;
   [[noreturn]] void throw_changed(const Entry& entry, const char* what, const torch::Tensor& found) const;
@@ -181,7 +178,7 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   void build_bucket(const std::vector<std::size_t>& members) LOCKSTEP_REQUIRES(mutex_);
   void assign_views(Bucket& bucket);
 
-  // One of this many numbers tells how many forward passes a rank has dropped (check_same_pass).
+  // In so many numbers a rank tells how many forward passes it may have dropped (check_same_pass).
   static constexpr std::size_t kDroppedSlots = 16;
 
   const std::uint64_t number_;  // in the order in which this process made its reducers
@@ -222,13 +219,14 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   // How many backward passes the last forward pass was inside of, and whether its own backward pass is still to end.
   int depth_of_forward_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
   bool awaits_backward_ LOCKSTEP_GUARDED_BY(mutex_) = false;
-  // Whether that forward pass has computed something for a backward pass; and how many such have gone without one since
-  // the last pass that synchronised.
+  // Whether that forward pass is one that a backward pass should follow. Since the last pass that synchronised: how many
+  // calls may have been such forward passes, and how many forward passes have certainly gone without a backward pass.
   bool made_graph_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  std::size_t forwards_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
   std::size_t dropped_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
-  // Whether a forward pass, synchronised or not, has computed something since the last pass; at the start of this pass.
+  std::uint64_t forgotten_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  // Whether there was a forward pass since the last pass; at the start of this pass.
   bool called_ LOCKSTEP_GUARDED_BY(mutex_) = false;
-  bool called_before_ LOCKSTEP_GUARDED_BY(mutex_) = false;  // at the last pass of its family
   bool backward_began_ LOCKSTEP_GUARDED_BY(mutex_) = false;
   bool was_called_ LOCKSTEP_GUARDED_BY(mutex_) = false;
   // The reducers that share parameters with this one, by `number_` (reducer_family.cpp).

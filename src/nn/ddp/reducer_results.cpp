@@ -92,9 +92,10 @@ void Reducer::Impl::take_over_gradients() {
     for (const std::size_t member : bucket.members) {
       const Entry& entry = entries_[member];
       torch::Tensor& gradient = entry.parameter.mutable_grad();
-      if (gradient.defined() && gradient.is_alias_of(bucket.buffer)) continue;
+      const bool sparse = gradient.defined() && gradient.is_sparse();  // to another reducer that has it too
+      if (gradient.defined() && !sparse && gradient.is_alias_of(bucket.buffer)) continue;
       if (!used_->anywhere(member)) continue;
-      if (!gradient.defined()) {
+      if (!gradient.defined() || sparse) {
         gradient = options_.gradient_as_bucket_view && !is_shared(entry) ? entry.view : entry.view.clone();
         continue;
       }

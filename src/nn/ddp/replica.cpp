@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <exception>
 #include <unordered_set>
 
 #include "c10d/own_group.h"
@@ -199,10 +200,15 @@ void Replica::before_method() {
   prepare_pass();
 }
 
-Replica::Call::Call(Replica& replica) : replica_(replica), nodes_before_(at::sequence_number::peek()) {}
+Replica::Call::Call(Replica& replica, bool is_forward)
+    : replica_(replica),
+      is_forward_(is_forward),
+      nodes_before_(at::sequence_number::peek()),
+      exceptions_before_(std::uncaught_exceptions()) {}
 
 Replica::Call::~Call() {
-  if (at::sequence_number::peek() == nodes_before_ || !torch::GradMode::is_enabled()) return;
+  if (std::uncaught_exceptions() > exceptions_before_ || !torch::GradMode::is_enabled()) return;
+  if (!is_forward_ && at::sequence_number::peek() == nodes_before_) return;
   if (replica_.module_->is_training() && !replica_.reducer_->is_recomputing()) replica_.reducer_->after_forward();
 }
 

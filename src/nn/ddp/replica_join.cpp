@@ -105,14 +105,11 @@ void Replica::begin_join(const JoinOptions& options) {
               "join() of a DistributedDataParallel inside join() of another one: a rank that has finished cannot know "
               "in which order the others send for the two; run one loop after the other, or make both models parts of "
               "one module and join its wrapper");
-  if (!options.throw_on_early_termination) {
-    refuse_collectives_in_forward();
-    const std::string shared = reducer_->shared_parameter();
-    TORCH_CHECK_VALUE(
-        shared.empty(), "join: parameter '", shared,
-        "' is wrapped twice, and a rank without inputs takes part in the passes of one wrapper only; make "
-        "both models parts of one module and join its wrapper, or set throw_on_early_termination");
-  }
+  const std::string shared = reducer_->shared_parameter();
+  TORCH_CHECK_VALUE(shared.empty(), "join: parameter '", shared,
+                    "' is wrapped twice, and a rank without inputs takes part in the passes of one wrapper only; make "
+                    "both models parts of one module and join its wrapper");
+  if (!options.throw_on_early_termination) refuse_collectives_in_forward();
   const std::vector<torch::Tensor> reduced = reduced_parameters();
   if (nn_detail::any_trained(reduced) && module_changed(reduced)) take_changed_module();  // here, where all ranks are
   last_active_ = world_size() - 1;
@@ -205,7 +202,7 @@ void Replica::end_join() {
   owes_meeting_ = false;
   reducer_->set_buffer_source(0);
   reducer_->set_gradient_scale(1);
-  reducer_->forget_forward();  // a rank may have begun a pass when the loop ended
+  Reducer::forget_forward();  // a rank may have begun a pass when the loop ended
 }
 
 }  // namespace lockstep
