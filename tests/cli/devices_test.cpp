@@ -191,7 +191,7 @@ TEST_F(ConfigMulti, MistakesAreToldAtOnceAndNothingStarts) {
             "lockstep: " + file +
                 ":2:3: unknown key 'nproc_per_nod' in section 'launch'; the nearest known one is 'nproc_per_node'\n" +
                 file +
-                ":3:17: launch.max_restarts: expected a whole number of at least 0 that fits in 32 bits, found '-1'\n" +
+                ":3:17: launch.max_restarts: expected a whole number from 0 to 2147483647, found '-1'\n" +
                 file + ":4:16: launch.master_port: expected a whole number from 0 to 65535 or null, found '70000'\n" +
                 file + ":5:17: launch.rdzv_backend: expected one of c10d, static or null, found 'etcd'\n");
   EXPECT_EQ(run("launch:\n  nproc_per_node: zero\n", {}, {"true"}).err,
