@@ -190,10 +190,9 @@ TEST_F(ConfigMulti, MistakesAreToldAtOnceAndNothingStarts) {
   EXPECT_EQ(end.err,
             "lockstep: " + file +
                 ":2:3: unknown key 'nproc_per_nod' in section 'launch'; the nearest known one is 'nproc_per_node'\n" +
-                file +
-                ":3:17: launch.max_restarts: expected a whole number from 0 to 2147483647, found '-1'\n" +
-                file + ":4:16: launch.master_port: expected a whole number from 0 to 65535 or null, found '70000'\n" +
-                file + ":5:17: launch.rdzv_backend: expected one of c10d, static or null, found 'etcd'\n");
+                file + ":3:17: launch.max_restarts: expected a whole number from 0 to 2147483647, found '-1'\n" + file +
+                ":4:16: launch.master_port: expected a whole number from 0 to 65535 or null, found '70000'\n" + file +
+                ":5:17: launch.rdzv_backend: expected one of c10d, static or null, found 'etcd'\n");
   EXPECT_EQ(run("launch:\n  nproc_per_node: zero\n", {}, {"true"}).err,
             "lockstep: " + file + ":2:19: --nproc-per-node 'zero': expected a number from 1, cpu, gpu or auto\n");
   EXPECT_EQ(run("launch:\n  device_ids: [0]\n  devices: all\n", {}, {"true"}).exit_code, 2);
