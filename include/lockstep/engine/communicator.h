@@ -228,8 +228,8 @@ class Communicator {
   Status run(const Receive& args, Deadline deadline);
 
   using KeepAlive = std::shared_ptr<void>;
-  // Waits for other ranks at most for a millisecond, where this rank has a queue. `keep_alive` is held until the operation
-  // is over.
+  // Waits for other ranks at most for a millisecond, where this rank has a queue. `keep_alive` is held until the
+  // operation is over.
   Result<Operation> start(const AllReduce& args, KeepAlive keep_alive = nullptr);
   Result<Operation> start(const Reduce& args, KeepAlive keep_alive = nullptr);
   Result<Operation> start(const Broadcast& args, KeepAlive keep_alive = nullptr);

@@ -219,8 +219,9 @@ class Reducer::Impl : public std::enable_shared_from_this<Reducer::Impl> {
   // How many backward passes the last forward pass was inside of, and whether its own backward pass is still to end.
   int depth_of_forward_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
   bool awaits_backward_ LOCKSTEP_GUARDED_BY(mutex_) = false;
-  // Whether that forward pass is one that a backward pass should follow. Since the last pass that synchronised: how many
-  // calls may have been such forward passes, and how many forward passes have certainly gone without a backward pass.
+  // Whether that forward pass is one that a backward pass should follow. Since the last pass that synchronised: how
+  // many calls may have been such forward passes, and how many forward passes have certainly gone without a backward
+  // pass.
   bool made_graph_ LOCKSTEP_GUARDED_BY(mutex_) = false;
   std::size_t forwards_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
   std::size_t dropped_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
