@@ -10,8 +10,8 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/data/data_loader.h"
-#include "lockstep/data/image_folder.h"
-#include "lockstep/data/packed_images.h"
+#include "lockstep/datasets/image_folder.h"
+#include "lockstep/datasets/packed_images.h"
 
 namespace {
 

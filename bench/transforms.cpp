@@ -8,8 +8,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/data/image/decode.h"
-#include "lockstep/data/transforms/compose.h"
+#include "lockstep/image/decode.h"
+#include "lockstep/transforms/compose.h"
 
 namespace {
 

@@ -96,7 +96,7 @@ check_pages() {
 
 check_layers() {
   say "layers: every include"
-  python3 -B tools/check_layers.py || fail "remove the includes above, or name the layer in src/CMakeLists.txt"
+  python3 -B tools/check_layers.py || fail "remove the includes above, or name the layer in core/CMakeLists.txt"
 }
 
 make_reference() {

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Checks that every #include keeps to the layers that src/CMakeLists.txt declares.
+"""Checks that every #include keeps to the layers that core/CMakeLists.txt declares.
 
 A layer is a target made by lockstep_layer() or lockstep_backend(). Its headers are src/FOLDER (private) and
 include/lockstep/FOLDER (public). A file may include headers of its own layer, of the layers that its target names,
 and of those that they name PUBLIC. Public headers include public headers only, of layers that are named PUBLIC.
-A layer without TORCH, and a program in src/cli, includes no header of LibTorch, not even through a header of ours.
-Examples and the Python package include public headers only. The programs in src/cli, and those in folders of it that
+A layer without TORCH, and a program in core/src/cli, includes no header of LibTorch, not even through a header of ours.
+Examples and the Python package include public headers only. The programs in core/src/cli, and those in folders of it that
 have a CMakeLists.txt, see the layers that this file links. Prints each forbidden include with its file and line; exits
 with 1 if any.
 
@@ -80,8 +80,8 @@ def program_layer(folder, cmake):
 class Tree:
     def __init__(self, root):
         self.root = pathlib.Path(root)
-        self.layers = declared_layers((self.root / "src/CMakeLists.txt").read_text())
-        for programs in sorted((self.root / "src/cli").rglob("CMakeLists.txt")):
+        self.layers = declared_layers((self.root / "core/CMakeLists.txt").read_text())
+        for programs in sorted((self.root / "core/src/cli").rglob("CMakeLists.txt")):
             layer = program_layer(programs.parent.relative_to(self.root / "src").as_posix(), programs.read_text())
             self.layers[layer.name] = layer
         self.by_folder = sorted(self.layers.values(), key=lambda layer: -len(layer.folder))
@@ -180,7 +180,7 @@ def main():
     for complaint in complaints:
         print(complaint)
     if complaints:
-        print(f"{len(complaints)} forbidden includes. Name the layer in src/CMakeLists.txt if docs/architecture.md allows it; "
+        print(f"{len(complaints)} forbidden includes. Name the layer in core/CMakeLists.txt if docs/architecture.md allows it; "
               "else move the code.", file=sys.stderr)
     return 1 if complaints else 0
 

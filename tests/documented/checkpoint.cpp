@@ -10,7 +10,7 @@
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/torch_file.h"
 #include "lockstep/data/data_loader.h"
-#include "lockstep/nn/models/resnet.h"
+#include "lockstep/models/resnet.h"
 
 namespace lockstep {
 namespace {

@@ -44,7 +44,7 @@ void rates(Trainer& trainer, DataLoader& train, const Step& step) {
 
 }  // namespace
 
-// lockstep/data/transforms/parse.h
+// lockstep/transforms/parse.h
 void transforms() {
   using data::parse_transforms;
   const auto parsed = parse_transforms({"RandomResizedCrop(224, scale=(0.2, 1.0))", "RandomHorizontalFlip", "ToTensor",

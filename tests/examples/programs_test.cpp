@@ -5,7 +5,7 @@
 #include <sstream>
 
 #ifdef LOCKSTEP_PARITY_SCRIPTS
-#include "parity/python.h"
+#include "support/python.h"
 #endif
 #include "support/process.h"
 #include "support/read_file.h"

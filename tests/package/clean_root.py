@@ -132,7 +132,7 @@ def check_packages(packages, scratch):
         expect(run_in(root, "lockstep train --config none.yaml || test $? = 1"), "needs LibTorch", "LOCKSTEP_TORCH_DIR")
     # Unpacked by hand, somewhere else.
     output("dpkg-deb", "-x", development, scratch / "development")
-    for path in ("include/lockstep/lockstep.h", "lib/cmake/lockstep/lockstepConfig.cmake", "lib/liblockstep_engine.a"):
+    for path in ("studio/include/lockstep/lockstep.h", "lib/cmake/lockstep/lockstepConfig.cmake", "lib/liblockstep_engine.a"):
         if not (scratch / "development/usr" / path).exists():
             sys.exit(f"{development.name} has no /usr/{path}")
 

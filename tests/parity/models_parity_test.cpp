@@ -11,10 +11,10 @@
 
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/torch_file.h"
-#include "lockstep/nn/models/mobilenet_v3.h"
-#include "lockstep/nn/models/resnet.h"
-#include "lockstep/nn/models/vision_transformer.h"
-#include "parity/python.h"
+#include "lockstep/models/mobilenet_v3.h"
+#include "lockstep/models/resnet.h"
+#include "lockstep/models/vision_transformer.h"
+#include "support/python.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::models {

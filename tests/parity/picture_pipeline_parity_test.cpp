@@ -8,13 +8,13 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "data/preview/contact_sheet.h"
+#include "preview/contact_sheet.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/errors.h"
-#include "lockstep/data/image_folder.h"
-#include "lockstep/data/packed_images.h"
-#include "lockstep/data/transform_tensor.h"
-#include "parity/python.h"
+#include "lockstep/datasets/image_folder.h"
+#include "lockstep/datasets/packed_images.h"
+#include "lockstep/datasets/transform_tensor.h"
+#include "support/python.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::data {

@@ -1,4 +1,4 @@
-// The device that the tests of tests/device run on. The program device_tests has a device without a GPU
+// The device that the tests of core/tests/device run on. The program device_tests has a device without a GPU
 // (support/test_device.h), so these tests run on every machine; gpu_tests has CUDA's GPUs (support/gpu_device).
 #pragma once
 

@@ -1,5 +1,5 @@
 // A network in memory: any number of transports in one process, joined by a switch that tests can disturb. It keeps the
-// promises of net/transport.h (tests/net runs the same cases over it and over UCX), and is stricter than UCX: no
+// promises of net/transport.h (core/tests/net runs the same cases over it and over UCX), and is stricter than UCX: no
 // request ends within the call that makes it, and data is read only when its sender calls progress().
 #pragma once
 

@@ -43,7 +43,7 @@ inline void run_threads(int world, const std::function<void(comm::Communicator&)
 }
 
 // The same with each rank on its machine, by rank: threads that are told not to share memory with those of other
-// machines, and talk to them through the loopback interface. tests/hosts has machines of their own.
+// machines, and talk to them through the loopback interface. core/tests/hosts has machines of their own.
 inline void run_machines(const std::vector<int>& machine_of, const std::function<void(comm::Communicator&)>& fn,
                          std::chrono::seconds timeout = std::chrono::seconds(30)) {
   auto store = std::make_shared<comm::HashStore>();

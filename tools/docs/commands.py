@@ -26,8 +26,8 @@ class Known:
         self.commands = set(re.findall(r"^  ([a-z]+) ", self.help, re.MULTILINE))
         self.commands |= set(re.findall(r"^  ([a-z]+)$", self.help, re.MULTILINE))
         self.dev = set(OPTION.findall(self.help))
-        self.run = set(OPTION.findall(all_text(root, "src/cli/*_options.cpp"))) | {"--help"}
-        self.pictures = set(OPTION.findall(all_text(root, "src/cli/pictures/*.cpp"))) | {"--help"}
+        self.run = set(OPTION.findall(all_text(root, "core/src/cli/*_options.cpp"))) | {"--help"}
+        self.pictures = set(OPTION.findall(all_text(root, "vision/src/cli/pictures/*.cpp"))) | {"--help"}
         self.settings = set(re.findall(r"LOCKSTEP_\w+", all_text(root, "CMakeLists.txt") + all_text(root, "cmake/*") +
                                        all_text(root, "tests/**/CMakeLists.txt")))
 

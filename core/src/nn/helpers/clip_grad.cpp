@@ -1,0 +1,30 @@
+#include "lockstep/nn/clip_grad.h"
+
+#include <cmath>
+
+#include "nn/helpers/named_gradients.h"
+
+namespace lockstep {
+
+double clip_grad_norm_(const std::vector<NamedParameter>& parameters, double max_norm, const ClipGradOptions& options) {
+  TORCH_CHECK_VALUE(max_norm >= 0, "clip_grad_norm_: max_norm must not be negative, got ", max_norm);
+  const torch::NoGradGuard no_grad;
+  const std::vector<NamedParameter> gradients = nn_detail::gradient_values(parameters);
+  const torch::Tensor norm = nn_detail::total_norm(gradients, options.norm_type);
+  if (!norm.defined()) return 0;
+  const auto value = norm.item<double>();
+  if (options.error_if_nonfinite && !std::isfinite(value)) {
+    const std::string names = nn_detail::names_of_nonfinite(gradients);
+    TORCH_CHECK(false, "clip_grad_norm_: the norm of the gradients is ", value, "; ",
+                names.empty() ? "all gradients are finite, but their norm is too large for their dtype"
+                              : "not finite: the gradient of " + names);
+  }
+  nn_detail::scale_to_norm(gradients, norm, max_norm);
+  return value;
+}
+
+double clip_grad_norm_(const torch::nn::Module& module, double max_norm, const ClipGradOptions& options) {
+  return clip_grad_norm_(nn_detail::distinct_parameters(module), max_norm, options);
+}
+
+}  // namespace lockstep

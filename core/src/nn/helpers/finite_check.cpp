@@ -1,0 +1,282 @@
+#include "lockstep/nn/finite_check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "base/arithmetic.h"
+#include "late_numbers.h"
+#include "lockstep/base/log.h"
+#include "nn/helpers/named_gradients.h"
+#include "nn/all_ranks.h"
+
+namespace lockstep {
+namespace {
+
+// What a rank sends in place of its loss, which is finite: it has found something else that is not.
+constexpr double kFound = std::numeric_limits<double>::max();
+
+constexpr const char* kWhenItDiverges =
+    ". A smaller learning rate or clipping helps where a training diverges; policy kSkip leaves out single steps";
+
+// Those with floating-point values: running statistics, masks, tables.
+std::vector<NamedParameter> float_buffers(const torch::nn::Module& module) {
+  std::vector<NamedParameter> result;
+  for (const auto& item : module.named_buffers()) {
+    const torch::Tensor& buffer = item.value();
+    if (!buffer.defined() || buffer.layout() != torch::kStrided || !buffer.is_floating_point()) continue;
+    result.push_back({item.key(), buffer});
+  }
+  return result;
+}
+
+std::vector<NamedParameter> parameters_and_buffers(const torch::nn::Module& module) {
+  auto result = nn_detail::distinct_parameters(module);
+  for (NamedParameter& buffer : float_buffers(module)) result.push_back(std::move(buffer));
+  return result;
+}
+
+void add(std::string& problem, const std::string& text) {
+  problem += (problem.empty() ? "" : "; ") + text;
+}
+
+// `losses`: by rank. `is`: "is", or "was" with `when` in front.
+void add_bad_losses(std::string& problem, const std::vector<double>& losses, const std::string& when, const char* is) {
+  for (std::size_t rank = 0; rank < losses.size(); ++rank) {
+    if (std::isfinite(losses[rank])) continue;
+    const double shown = std::isnan(losses[rank]) ? std::fabs(losses[rank]) : losses[rank];  // no "-nan"
+    add(problem, fmt::format("{}the loss of rank {} {} {}", when, rank, is, shown));
+  }
+}
+
+std::vector<double> column(const std::vector<std::vector<double>>& rows, std::size_t index) {
+  std::vector<double> values;
+  values.reserve(rows.size());
+  for (const std::vector<double>& row : rows) values.push_back(row[index]);
+  return values;
+}
+
+void check_is_one_number(const torch::Tensor& loss) {
+  TORCH_CHECK_VALUE(loss.defined() && loss.numel() == 1, "FiniteCheck: expected a loss of one number, got ",
+                    loss.defined() ? c10::str(loss.sizes()) : "an undefined tensor");
+}
+
+}  // namespace
+
+FiniteCheck::FiniteCheck(const torch::nn::Module& module, const FiniteCheckOptions& options)
+    : module_(module), options_(options) {
+  TORCH_CHECK_VALUE(options_.max_consecutive_skips >= 0,
+                    "FiniteCheck: max_consecutive_skips must not be negative, got ", options_.max_consecutive_skips);
+  TORCH_CHECK_VALUE(options_.checks_per_sweep >= 0, "FiniteCheck: checks_per_sweep must not be negative, got ",
+                    options_.checks_per_sweep);
+  TORCH_CHECK_VALUE(options_.checks_per_sweep == 0 || options_.policy == NonFinitePolicy::kError,
+                    "FiniteCheck: checks_per_sweep finds a gradient after its step, which cannot be skipped then; "
+                    "kSkip needs checks_per_sweep = 0");
+  note_infinite();
+  keep_buffers();
+}
+
+void FiniteCheck::set_step(std::int64_t step) {
+  step_ = step;
+  late_.reset();
+  note_infinite();  // a checkpoint has been read since the constructor
+  keep_buffers();
+}
+
+void FiniteCheck::keep_buffers() {
+  if (options_.policy != NonFinitePolicy::kSkip) return;
+  const torch::NoGradGuard no_grad;
+  std::vector<NamedParameter> buffers = float_buffers(module_);
+  std::set<std::string> names;
+  for (const NamedParameter& buffer : buffers) names.insert(buffer.name);
+  std::erase_if(buffers, [&](const NamedParameter& buffer) { return infinite_.contains(buffer.name); });
+  // All at once, as nearly always: on a GPU each question waits for the device.
+  if (!nn_detail::have_finite_sum(nn_detail::without_names(buffers)))
+    std::erase_if(buffers, [](const NamedParameter& buffer) { return !nn_detail::have_finite_sum({buffer.tensor}); });
+  for (const NamedParameter& buffer : buffers) {
+    torch::Tensor& kept = kept_buffers_[buffer.name];
+    if (kept.defined() && kept.sizes() == buffer.tensor.sizes() && kept.options().type_equal(buffer.tensor.options())) {
+      kept.copy_(buffer.tensor);
+    } else {
+      kept = buffer.tensor.detach().clone();
+    }
+  }
+  std::erase_if(kept_buffers_, [&](const auto& kept) { return !names.contains(kept.first); });
+}
+
+void FiniteCheck::restore_buffers() {
+  const torch::NoGradGuard no_grad;
+  std::vector<NamedParameter> buffers = float_buffers(module_);
+  std::erase_if(buffers, [&](const NamedParameter& buffer) { return !kept_buffers_.contains(buffer.name); });
+  if (nn_detail::have_finite_sum(nn_detail::without_names(buffers))) return;
+  for (NamedParameter& buffer : buffers) {
+    const torch::Tensor& kept = kept_buffers_.at(buffer.name);
+    if (kept.sizes() == buffer.tensor.sizes()) buffer.tensor.detach().copy_(kept);
+  }
+}
+
+bool FiniteCheck::check(const torch::Tensor& loss) {
+  const torch::NoGradGuard no_grad;
+  check_is_one_number(loss);
+  if (options_.checks_per_sweep == 0) return decide(loss.item<double>(), bad_gradients());
+  const std::vector<torch::Tensor> part = next_part();
+  if (!loss.is_cpu()) return decide(0, "", read_later(loss, part));
+  return decide(loss.item<double>(), nn_detail::have_finite_sum(part) ? "" : bad_parameters());
+}
+
+struct FiniteCheck::Late {
+  nn_detail::LateNumbers numbers;  // the loss, and a sum of the part
+  std::int64_t step;
+};
+
+// The program runs ahead of the GPU by one step. What it asks of the step before costs no wait.
+std::shared_ptr<FiniteCheck::Late> FiniteCheck::read_later(const torch::Tensor& loss,
+                                                           const std::vector<torch::Tensor>& part) const {
+  const auto as_number = [&](const torch::Tensor& tensor) {
+    return tensor.detach().to(loss.device(), torch::kDouble).reshape({1});
+  };
+  const torch::Tensor sum = nn_detail::sum_of(part);
+  const torch::Tensor numbers =
+      torch::cat({as_number(loss), sum.defined() ? as_number(sum) : torch::zeros_like(as_number(loss))});
+  return std::make_shared<Late>(Late{nn_detail::LateNumbers(numbers), step_});
+}
+
+FiniteCheck::LateLoss FiniteCheck::take_late(std::shared_ptr<Late> next) {
+  const auto late = std::exchange(late_, std::move(next));
+  if (!late) return {0, true, step_ - 1};
+  const std::vector<double> numbers = late->numbers.read();
+  return {numbers[0], std::isfinite(numbers[1]), late->step};
+}
+
+bool FiniteCheck::check(const torch::Tensor& loss, double gradient_norm) {
+  const torch::NoGradGuard no_grad;
+  check_is_one_number(loss);
+  return decide(loss.item<double>(), std::isfinite(gradient_norm) ? "" : bad_gradients());
+}
+
+void FiniteCheck::note_step(bool taken) {
+  TORCH_CHECK_VALUE(options_.policy == NonFinitePolicy::kSkip,
+                    "FiniteCheck: note_step() gives buffers their values back, which kSkip alone keeps");
+  ++step_;
+  if (taken) return keep_buffers();
+  ++skipped_;
+  restore_buffers();
+}
+
+void FiniteCheck::check_parameters() {
+  const torch::NoGradGuard no_grad;
+  const std::string found = bad_parameters();
+  const LateLoss late = take_late(nullptr);
+  const auto all = nn_detail::rows_of_all_ranks({found.empty() ? 0.0 : 1.0, late.loss}, options_.group);
+  const std::vector<double> finders = column(all, 0);
+  std::string problem;
+  add_bad_losses(problem, column(all, 1), fmt::format("in step {} ", late.step), "was");
+  if (std::find(finders.begin(), finders.end(), 1.0) != finders.end())
+    add(problem, found.empty() ? "parameters of other ranks are not finite" : found);
+  TORCH_CHECK(problem.empty(), "rank ", get_rank(options_.group), ", before step ", step_, ": ", problem,
+              kWhenItDiverges);
+}
+
+void FiniteCheck::note_infinite() {
+  const torch::NoGradGuard no_grad;
+  infinite_.clear();
+  const auto parameters = parameters_and_buffers(module_);
+  if (nn_detail::have_finite_sum(nn_detail::without_names(parameters))) return;
+  for (const NamedParameter& parameter : parameters) {
+    if (nn_detail::have_finite_sum({parameter.tensor}) || parameter.tensor.isnan().any().item<bool>()) continue;
+    if (parameter.tensor.isinf().any().item<bool>()) infinite_.insert(parameter.name);
+  }
+}
+
+std::vector<NamedParameter> FiniteCheck::watched() const {
+  auto parameters = parameters_and_buffers(module_);
+  std::erase_if(parameters, [&](const NamedParameter& parameter) { return infinite_.contains(parameter.name); });
+  return parameters;
+}
+
+// The parameters are asked for at the beginning of a sweep, because their names take time.
+std::vector<torch::Tensor> FiniteCheck::next_part() {
+  if (next_ == swept_.size()) {
+    swept_ = nn_detail::without_names(watched());
+    std::int64_t elements = 0;
+    for (const torch::Tensor& parameter : swept_) elements += parameter.numel();
+    part_ = ceil_divide(elements, options_.checks_per_sweep);
+    next_ = 0;
+  }
+  std::vector<torch::Tensor> part;
+  for (std::int64_t left = part_; left > 0 && next_ < swept_.size();) {
+    const torch::Tensor& parameter = swept_[next_];
+    next_element_ = std::min(next_element_, parameter.numel());  // it may have become smaller
+    const std::int64_t here = std::min(left, parameter.numel() - next_element_);
+    // A tensor that is not dense is read as a whole, when its last element is due.
+    if (parameter.layout() == torch::kStrided && parameter.is_non_overlapping_and_dense()) {
+      part.push_back(parameter.as_strided({parameter.numel()}, {1}).narrow(0, next_element_, here));
+    } else if (next_element_ + here == parameter.numel()) {
+      part.push_back(parameter);
+    }
+    left -= here;
+    next_element_ += here;
+    if (next_element_ < parameter.numel()) continue;
+    next_element_ = 0;
+    ++next_;
+  }
+  return part;
+}
+
+std::string FiniteCheck::bad_gradients() const {
+  const auto gradients = nn_detail::gradient_values(nn_detail::distinct_parameters(module_));
+  if (nn_detail::have_finite_sum(nn_detail::without_names(gradients))) return "";
+  const std::string names = nn_detail::names_of_nonfinite(gradients);
+  return names.empty() ? "" : fmt::format("the gradient of {} is not finite", names);
+}
+
+std::string FiniteCheck::bad_parameters() const {
+  const auto parameters = watched();
+  if (nn_detail::have_finite_sum(nn_detail::without_names(parameters))) return "";
+  const std::string names = nn_detail::names_of_nonfinite(parameters);
+  return names.empty() ? "" : fmt::format("{} is not finite since an earlier step", names);
+}
+
+bool FiniteCheck::decide(double own, std::string found, std::shared_ptr<Late> next) {
+  const LateLoss late = take_late(std::move(next));
+  if (!late.is_part_finite && found.empty()) found = bad_parameters();
+  const double sent = std::isfinite(own) && !found.empty() ? kFound : own;
+  const auto rows = nn_detail::rows_of_all_ranks({sent, late.loss}, options_.group);
+  const std::vector<double> all = column(rows, 0);
+  std::string problem;
+  add_bad_losses(problem, all, "", "is");
+  const bool any_found = std::find(all.begin(), all.end(), kFound) != all.end();
+  const bool sweeps = options_.checks_per_sweep > 0;
+  if (sweeps && found.empty() && !problem.empty()) {  // an earlier step may be the cause of this loss
+    found = bad_parameters();
+    if (found.empty()) found = bad_gradients();
+  }
+  add_bad_losses(problem, column(rows, 1), fmt::format("in step {} ", late.step), "was");
+  if (!found.empty()) {
+    add(problem, found);
+  } else if (any_found) {
+    add(problem, sweeps ? "parameters of other ranks are not finite" : "gradients of other ranks are not finite");
+  }
+  const std::int64_t step = step_++;
+  if (problem.empty()) {
+    skipped_in_a_row_ = 0;
+    keep_buffers();
+    return true;
+  }
+  const int rank = get_rank(options_.group);
+  TORCH_CHECK(options_.policy == NonFinitePolicy::kSkip, "rank ", rank, ", step ", step, ": ", problem,
+              kWhenItDiverges);
+  // The others have this rank's buffers, or it has theirs. All ranks know of the problem, and do the same.
+  restore_buffers();
+  ++skipped_;
+  TORCH_CHECK(++skipped_in_a_row_ <= options_.max_consecutive_skips, "rank ", rank, ", step ", step, ": ", problem,
+              "; this is step ", skipped_in_a_row_, " in a row that is not finite, and max_consecutive_skips is ",
+              options_.max_consecutive_skips);
+  if (rank == 0) log::warning(fmt::format("step {} is skipped: {}", step, problem));
+  return false;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,42 @@
+// What both sides of a hand-over have in common: rank 0 (hand_over_host.cpp) and the others (hand_over_guest.cpp).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "shm/hand_over.h"
+#include "hand_over_protocol.h"
+
+namespace lockstep::comm {
+
+class HandOverSide {
+ public:
+  HandOverSide(Store& store, const SharedArena& arena, const HandOverOptions& options, Deadline deadline);
+
+ protected:
+  std::string name(int rank) const { return options_.roster.name(rank); }
+  Status own_error(const Status& status) const { return status.with_context(name(options_.rank)); }
+  // Maps what introductions_ and descriptors_ hold, and the control memory.
+  Result<HandOver> build(const Fd& control);
+
+  Store& store_;
+  const SharedArena& arena_;
+  const HandOverOptions& options_;
+  const Deadline deadline_;
+  Introduction self_;
+  std::vector<Introduction> introductions_;   // by rank
+  std::vector<std::vector<Fd>> descriptors_;  // arena, pidfd; by rank
+};
+
+// Keys in the store: rank 0's address, and why a rank cannot take part, if rank 0 may not know.
+std::string address_key(const std::string& group);
+std::string refused_key(const std::string& group);
+
+Status publish(Store& store, const std::string& group, const Address& address);
+
+Result<HandOver> hand_over_as_host(Store& store, const SharedArena& arena, const HandOverOptions& options,
+                                   Deadline deadline);
+Result<HandOver> hand_over_as_guest(Store& store, const SharedArena& arena, const HandOverOptions& options,
+                                    Deadline deadline);
+
+}  // namespace lockstep::comm

@@ -1,0 +1,232 @@
+#include "trainer/command/command_options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string_view>
+
+#include "lockstep/data/errors.h"
+#include "lockstep/transforms/compose.h"
+#include "lockstep/transforms/parse.h"
+
+namespace lockstep::trainer_detail {
+namespace {
+
+namespace fs = std::filesystem;
+
+void declare_data(TrainCommandOptions& o, config::Schema& schema) {
+  auto data = schema.section("data", "Where the samples are");
+  data.key("format", o.format,
+           {{"imagefolder", DataFormat::kImageFolder},
+            {"mnist", DataFormat::kMnist},
+            {"cifar10", DataFormat::kCifar10},
+            {"cifar100", DataFormat::kCifar100},
+            {"pack", DataFormat::kPack}},
+           "A folder with a subfolder of pictures for each class; files of MNIST's or CIFAR's kind; a pack");
+  data.key("train", o.train, "Folder or pack of the training. MNIST and CIFAR have the test in it too").required();
+  data.key("test", o.test, "Folder or pack of the evaluation. Empty: none. MNIST and CIFAR have their own");
+  data.key("transforms", o.transforms, "Of the training, as in Python: RandomResizedCrop(224, scale=(0.2, 1.0))");
+  data.key("test_transforms", o.test_transforms, "Of the evaluation. Empty: those of the training");
+  data.key("on_corrupt", o.on_corrupt,
+           {{"raise", CorruptPolicy::kRaise}, {"replace", CorruptPolicy::kReplace}, {"skip", CorruptPolicy::kSkip}},
+           "Pictures that cannot be decoded: an error, another picture, or a smaller batch");
+  data.key("allow_empty", o.allow_empty, "Of imagefolder: subfolders without a picture are classes, not an error");
+  data.key("workers", o.workers, "Threads of a machine that make batches; -1: as many as are needed").at_least(-1);
+}
+
+void declare_model(TrainCommandOptions& o, config::Schema& schema) {
+  auto model = schema.section("model", "What is trained");
+  model.key("name", o.model, "The model; custom: that of model.shared_object")
+      .choices({"resnet18", "resnet34", "resnet50", "resnet101", "mobilenet_v3_small", "vit_tiny", "vit_b_16",
+                "mnist_net", "custom"});
+  model.key("shared_object", o.shared_object, "A shared object with a model of your own (LOCKSTEP_MODEL)");
+  model.key("options", o.model_options, "NAME=VALUE for the model of the library");
+  model.key("weights", o.weights, "To begin with: of torch.save, safetensors, or a checkpoint of another training");
+  model.key("new_head", o.new_head,
+            "The weights are of more or fewer classes: the layer that gives the scores starts from new weights");
+  model.key("num_classes", o.num_classes, "0: those of the data").at_least(0);
+  model.key("small_images", o.small_images, "ResNet and MobileNet for pictures of about 32 x 32");
+  model.key("image_size", o.image_size, "Side of a vision transformer's pictures").at_least(1);
+  model.key("patch_size", o.patch_size, "Side of a vision transformer's patches").at_least(1);
+  model.key("sync_batch_norm", o.sync_batch_norm, "Batch statistics over all ranks");
+}
+
+void declare_optimizer(TrainCommandOptions& o, config::Schema& schema) {
+  auto optimizer = schema.section("optimizer", "How the weights change");
+  optimizer.key("name", o.optimizer, "The optimizer").choices({"sgd", "adam", "adamw", "rmsprop", "adagrad"});
+  optimizer.key("lr", o.lr, "Learning rate").at_least(0);
+  optimizer.key("momentum", o.momentum, "Of sgd and rmsprop. one_cycle moves it (schedule.cycle_momentum)").at_least(0);
+  optimizer.key("nesterov", o.nesterov, "Of sgd");
+  optimizer.key("weight_decay", o.weight_decay, "L2 penalty; of adamw decoupled").at_least(0);
+  optimizer.key("betas", o.betas, "Two numbers, of adam and adamw. one_cycle moves the first (schedule.cycle_momentum)")
+      .between(0, 1);
+  optimizer.key("alpha", o.alpha, "Of rmsprop").between(0, 1);
+  optimizer.key("eps", o.eps, "Of all but sgd").at_least(0);
+  optimizer.key("fused", o.fused, "Steps in one pass over memory, as Python's fused=True. Not of rmsprop");
+  auto schedule = schema.section("schedule", "How the learning rate changes");
+  schedule.key("name", o.schedule, "The schedule")
+      .choices({"none", "step", "multistep", "exponential", "polynomial", "cosine", "one_cycle"});
+  schedule.key("interval", o.interval, {{"epoch", Interval::kEpoch}, {"step", Interval::kStep}},
+               "What the schedule counts: epochs, or steps of the optimizer. one_cycle counts steps");
+  schedule.key("step_size", o.step_size, "Of step: epochs (or steps) between two changes").at_least(1);
+  schedule.key("milestones", o.milestones, "Of multistep").at_least(1);
+  schedule.key("gamma", o.gamma, "Of step, multistep, exponential: the factor").at_least(0);
+  schedule.key("power", o.power, "Of polynomial").at_least(0);
+  schedule.key("eta_min", o.eta_min, "Of cosine: the last rate").at_least(0);
+  schedule.key("warmup", o.warmup, "Epochs (or steps) in which the rate grows to lr first").at_least(0);
+  schedule.key("warmup_factor", o.warmup_factor, "The part of lr with which the warm-up begins").between(1e-12, 1);
+  schedule.key("cycle_momentum", o.cycle_momentum,
+               "Of one_cycle: momentum, or the first of betas, goes from 0.95 to 0.85 and back. false: it stays");
+}
+
+void declare_trainer(TrainCommandOptions& o, config::Schema& schema) {
+  auto trainer = schema.section("trainer", "The training loop");
+  trainer.key("epochs", o.epochs, "Passes over the data").at_least(0);
+  trainer.key("batch_size", o.batch_size, "Samples in a batch of each rank").at_least(1);
+  trainer.key("batch_per_machine", o.batch_per_machine, "batch_size is that of a machine, which its ranks share");
+  trainer
+      .key("test_batch_size", o.test_batch_size, "Of the evaluation, of each rank. 0: that of the rank in the training")
+      .at_least(0);
+  trainer.key("device", o.device, "auto (a GPU, where there is a backend for it), cpu, cuda, cuda:NUMBER");
+  trainer.key("precision", o.precision,
+              {{"fp32", TrainCommandPrecision::kFloat32},
+               {"bf16", TrainCommandPrecision::kBFloat16},
+               {"fp16", TrainCommandPrecision::kFloat16}},
+              "Of the forward pass; weights stay fp32");
+  trainer.key("channels_last", o.channels_last, "The layout of pictures and kernels in memory. Often faster");
+  trainer.key("accumulation", o.accumulation, "Batches in a step of the optimizer").at_least(1);
+  trainer.key("clip_grad_norm", o.clip_grad_norm, "The largest norm of all gradients; 0: no limit").at_least(0);
+  trainer.key("ema_decay", o.ema_decay, "Decay of averaged weights, which evaluations then use; 0: none").between(0, 1);
+  trainer.key("label_smoothing", o.label_smoothing, "Of the cross entropy").between(0, 1);
+  trainer.key("non_finite", o.non_finite,
+              {{"error", NonFinite::kError}, {"skip", NonFinite::kSkip}, {"ignore", NonFinite::kIgnore}},
+              "A loss or gradient that is infinite or NaN");
+  trainer.key("seed", o.seed, "Of weights, dropout, order and transforms").at_least(0);
+  trainer.key("limit_batches", o.limit_batches, "The most batches of an epoch, for trying things out; 0: all")
+      .at_least(0);
+  trainer.key("evaluate_every", o.evaluate_every, "Epochs from one evaluation to the next").at_least(1);
+  trainer.key("monitor", o.monitor, {{"accuracy", Metric::kAccuracy}, {"loss", Metric::kLoss}},
+              "What is better: for the best checkpoint and for patience");
+  trainer.key("patience", o.patience, "Stop after so many evaluations that are not better; 0: never").at_least(0);
+  trainer.key("min_delta", o.min_delta, "More than this counts as better, from the last evaluation that was")
+      .at_least(0);
+  trainer
+      .key("progress_seconds", o.progress_seconds, "From one line of progress to the next, where there is no terminal")
+      .at_least(1);
+  trainer.key("profile_steps", o.profile_steps, "Write a trace of so many first steps to OUTPUT/profile.json")
+      .at_least(0);
+}
+
+std::string missing(const config::Schema& schema, const char* key, const std::string& path) {
+  std::error_code ignored;
+  if (path.empty() || fs::exists(path, ignored)) return "";
+  return fmt::format("{}: {} is not there ({}; seen from {})\n", key, path, schema.find(key)->origin().place,
+                     fs::current_path(ignored).native());
+}
+
+bool is_device(const std::string& text) {
+  constexpr std::string_view kNumbered = "cuda:";
+  if (text == "auto" || text == "cpu" || text == "cuda") return true;
+  const std::string_view number = std::string_view(text).substr(std::min(text.size(), kNumbered.size()));
+  return text.starts_with(kNumbered) && !number.empty() && number.size() <= 3 &&
+         std::all_of(number.begin(), number.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+std::string wrong_transforms(const char* key, const std::vector<std::string>& texts) {
+  const auto transforms = data::parse_transforms(texts);
+  if (!transforms.ok()) return fmt::format("{}: {}\n", key, transforms.status().message());
+  try {
+    data::Compose{transforms.value()};
+  } catch (const data::DataError& error) {
+    return fmt::format("{}: {}\n", key, error.what());
+  }
+  return "";
+}
+
+// one_cycle sets the momentum in each step, so one that the user has given would silently count for nothing.
+std::string lost_momentum(const TrainCommandOptions& o, const config::Schema& schema) {
+  const auto is_given = [&](const char* key) { return schema.find(key)->origin().layer != config::Layer::kDefault; };
+  const char* key = o.optimizer == "adam" || o.optimizer == "adamw" ? "optimizer.betas" : "optimizer.momentum";
+  if (o.schedule != "one_cycle" || o.optimizer == "adagrad") return "";
+  if (!is_given(key) || is_given("schedule.cycle_momentum")) return "";
+  return fmt::format(
+      "{}: schedule.name: one_cycle moves the momentum from 0.95 to 0.85 and back, whatever it is here, as in PyTorch; "
+      "set schedule.cycle_momentum to true if that is meant, or to false to keep this one\n",
+      key);
+}
+
+}  // namespace
+
+void declare(TrainCommandOptions& o, config::Schema& schema) {
+  schema.ignore_section("launch");
+  auto top = schema.section(
+      "", "Usage: lockstep train --config FILE [options]\n\nTrains a model on pictures (docs/train.md).");
+  top.key("output", o.output, "Folder of the run: its log, report, checkpoints and TensorBoard's files");
+  top.key("dry_run", o.dry_run, "Print the plan: shapes, numbers of samples and steps, memory");
+  top.key("find_lr", o.find_lr, "Try learning rates, and print where the loss falls most steeply");
+  constexpr double kLeastRate = 1e-12;
+  constexpr double kMostRate = 1e6;
+  top.key("find_lr_min", o.find_lr_min, "Of find_lr: the first rate").between(kLeastRate, kMostRate);
+  top.key("find_lr_max", o.find_lr_max, "Of find_lr: the last rate; the search ends sooner where the loss grows")
+      .between(kLeastRate, kMostRate);
+  // Of fewer the first and the last ones would be all.
+  top.key("find_lr_steps", o.find_lr_steps, "Of find_lr: how many rates, one a step").at_least(10);
+  declare_data(o, schema);
+  declare_model(o, schema);
+  declare_optimizer(o, schema);
+  declare_trainer(o, schema);
+  auto checkpoint = schema.section("checkpoint", "Checkpoints, in OUTPUT/checkpoints");
+  checkpoint.key("save", o.save, "After each epoch: the last ones, and the best one");
+  checkpoint.key("resume", o.resume, "Go on from the newest one, with any number of ranks");
+  checkpoint.key("keep_last", o.keep_last, "How many of the last ones stay").at_least(1);
+  checkpoint.key("every_steps", o.every_steps, "Within epochs too; 0: not").at_least(0);
+  checkpoint.key("asynchronous", o.asynchronous, "A thread writes, while the training goes on");
+}
+
+Status check(const TrainCommandOptions& o, const config::Schema& schema) {
+  std::string text = missing(schema, "data.train", o.train) + missing(schema, "data.test", o.test) +
+                     missing(schema, "model.shared_object", o.shared_object) +
+                     missing(schema, "model.weights", o.weights);
+  if (o.format != DataFormat::kMnist) {
+    text += wrong_transforms("data.transforms", o.transforms);
+    text += wrong_transforms("data.test_transforms", o.test_transforms);
+  } else if (o.transforms != TrainCommandOptions().transforms || !o.test_transforms.empty()) {
+    text += "data.transforms are not for format mnist, whose pictures are normalized tensors\n";
+  }
+  if ((o.model == "custom") == o.shared_object.empty()) {
+    text += o.shared_object.empty() ? "model.name: custom needs model.shared_object\n"
+                                    : "model.shared_object needs model.name: custom\n";
+  }
+  if (o.find_lr_max <= o.find_lr_min) {
+    text += fmt::format("find_lr_max: expected a rate above find_lr_min, {}, found {}\n", o.find_lr_min, o.find_lr_max);
+  }
+  if (o.new_head && o.weights.empty()) text += "model.new_head needs model.weights\n";
+  if (o.model != "custom" && !o.model_options.empty()) text += "model.options are for model.name: custom\n";
+  for (const std::string& option : o.model_options) {
+    if (option.find('=') == std::string::npos)
+      text += fmt::format("model.options: expected NAME=VALUE, found {}\n", option);
+  }
+  if (!is_device(o.device)) {
+    text += fmt::format("trainer.device: expected auto, cpu, cuda or cuda:NUMBER, found '{}'\n", o.device);
+  }
+  if (o.betas.size() != 2) text += fmt::format("optimizer.betas: expected two numbers, found {}\n", o.betas.size());
+  if (o.schedule == "multistep" && !std::is_sorted(o.milestones.begin(), o.milestones.end())) {
+    text += "schedule.milestones: expected ascending numbers\n";
+  }
+  if (o.schedule == "multistep" && o.milestones.empty()) {
+    text += "schedule.name: multistep needs schedule.milestones, without which the rate never changes\n";
+  }
+  if (o.schedule == "one_cycle" && o.warmup > 0)
+    text += "schedule.warmup is not for schedule.name: one_cycle, which begins with a warm-up of its own\n";
+  text += lost_momentum(o, schema);
+  if (o.ema_decay >= 1) text += "trainer.ema_decay: expected a number below 1\n";
+  const bool has_test = !o.test.empty() || (o.format != DataFormat::kImageFolder && o.format != DataFormat::kPack);
+  if (o.patience > 0 && !has_test) text += "trainer.patience needs data.test\n";
+  if (o.resume && !o.save) text += "checkpoint.resume needs checkpoint.save\n";
+  if (text.empty()) return {};
+  text.pop_back();
+  return Status(ErrorCode::kInvalidArgument, text);
+}
+
+}  // namespace lockstep::trainer_detail

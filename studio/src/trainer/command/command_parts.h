@@ -1,0 +1,77 @@
+// The parts of the training of `lockstep train`, from its options. Functions throw std::runtime_error with the key that
+// is wrong.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "lockstep/data/dataset.h"
+#include "lockstep/datasets/image_dataset.h"
+#include "lockstep/nn/lr_scheduler.h"
+#include "trainer/command/command_options.h"
+
+namespace lockstep::trainer_detail {
+
+// What `work` returns. Its errors begin with the key that they are about.
+template <typename Work>
+auto with_key(const char* key, Work work) {
+  try {
+    return work();
+  } catch (const std::runtime_error& error) {
+    throw std::runtime_error(std::string(key) + ": " + error.what());
+  }
+}
+
+// For a name that its key allows, but that nothing makes: a mistake of this program.
+[[noreturn]] inline void refuse_name(const char* key, const std::string& name) {
+  throw std::logic_error(std::string(key) + ": " + name + " is a choice, but nothing makes it");
+}
+
+struct TrainCommandData {
+  std::shared_ptr<const data::Dataset> train;
+  std::shared_ptr<const data::Dataset> test;  // null: no evaluation
+  std::vector<std::string> classes;           // names; MNIST has digits
+};
+
+TrainCommandData open_data(const TrainCommandOptions& options);
+// Pictures that this rank could not decode so far, of both datasets.
+std::vector<data::CorruptFile> corrupt_files_of_rank(const TrainCommandData& data);
+// Those that no rank could decode so far, by name. Collective.
+std::vector<data::CorruptFile> corrupt_files(const TrainCommandData& data);
+
+// Whether a training could write to this folder, for a dry run: makes and changes nothing. Does not see a full disk.
+void check_output(const TrainCommandOptions& options, const std::filesystem::path& folder);
+
+// The model for these classes and pictures like `sample`, [channels, height, width]. Tries it on the sample: scores
+// for fewer classes than the data has are an error. `model` is the module, `forward` calls it.
+struct TrainCommandModel {
+  std::shared_ptr<torch::nn::Module> model;
+  torch::nn::AnyModule forward;
+  std::int64_t num_classes = 0;
+  std::string weights_note;  // what people should know of model.weights
+};
+TrainCommandModel make_model(const TrainCommandOptions& options, const TrainCommandData& data,
+                             const torch::Tensor& sample);
+
+// Throws when the model cannot take a sample of the evaluation: now, not after the first epoch.
+void try_test_sample(TrainCommandModel& model, const TrainCommandOptions& options, const torch::Tensor& sample);
+// Loads model.weights into the model of these classes. Returns what was left out, and why, or that the classes of the
+// checkpoint were others; empty: nothing.
+std::string load_weights(torch::nn::Module& model, const TrainCommandOptions& options,
+                         const std::vector<std::string>& classes);
+
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const TrainCommandOptions& options,
+                                                        const std::vector<torch::Tensor>& parameters);
+// How many numbers the optimizer keeps for each number of the parameters.
+std::int64_t state_factor(const TrainCommandOptions& options);
+// Null: the rate stays. `steps`: of the optimizer in an epoch.
+std::shared_ptr<optim::LRScheduler> make_schedule(const TrainCommandOptions& options,
+                                                  torch::optim::Optimizer& optimizer, std::int64_t steps);
+
+}  // namespace lockstep::trainer_detail

@@ -1,0 +1,79 @@
+// A dataset of pictures: decodes and transforms them, and deals with corrupt files, for any source of encoded pictures.
+// ImageFolder is such a source; your own is a class with four methods.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/data/dataset.h"
+#include "lockstep/transforms/compose.h"
+
+namespace lockstep::data {
+
+// What happens to pictures that cannot be read or decoded: damaged, not a picture, removed after the folder was
+// indexed.
+enum class OnCorrupt {
+  kRaise,  // SampleError with the path
+  // The next good sample takes its place, the same on all ranks and in every run: batches keep their size and ranks
+  // stay in step.
+  kReplace,
+  // It is left out of its batch, which becomes smaller. Where nothing would be left of a batch, get_batch throws
+  // SkippedSample. A loader then takes the next good sample after the first one, so that ranks still make the same
+  // number of batches; with `exact` it leaves out the batch, so that no sample counts twice.
+  kSkip,
+};
+
+struct ImageOptions {
+  DecodeOptions decode = {};
+  OnCorrupt on_corrupt = OnCorrupt::kRaise;
+};
+
+struct CorruptFile {
+  std::string name;
+  std::string reason;
+  std::int64_t times = 0;   // how often it was needed
+  std::int64_t index = -1;  // of the sample
+};
+
+class ImageDataset : public Dataset {
+ public:
+  ImageDataset(Compose transform, ImageOptions options);
+  ~ImageDataset() override;
+
+  // Data float [c, h, w] with ToTensor among the transforms, uint8 [c, h, w] without; target int64 []. After FiveCrop
+  // or TenCrop the crops are a dimension in front. Random transforms draw with seed 0 and epoch 0.
+  Example get(std::int64_t index) const override;
+  // Data [n, c, h, w], target int64 [n]. Each sample is decoded and transformed directly into the batch. Throws
+  // SampleError, also when the shape of a sample differs from the first one (then a transform that fixes the size is
+  // missing).
+  Example get_batch(std::span<const std::int64_t> indices, const SampleContext& context = {}) const override;
+
+  // The corrupt files so far, in the order in which they were found. Any thread.
+  std::vector<CorruptFile> corrupt_files() const;
+  // How many samples were skipped or replaced so far. Any thread.
+  std::int64_t corrupt_samples() const;
+
+  const Compose& transform() const { return transform_; }
+
+ protected:
+  // The encoded picture, in `scratch` or in memory that stays valid. Several threads call it at once.
+  virtual Result<std::span<const std::uint8_t>> read_picture(std::int64_t index,
+                                                             std::vector<std::uint8_t>& scratch) const = 0;
+  virtual std::int64_t label(std::int64_t index) const = 0;
+  // For messages.
+  virtual std::string name(std::int64_t index) const = 0;
+
+ private:
+  class CorruptLog;
+  struct Batch;
+  Status add_sample(std::int64_t source, std::int64_t key, const SampleContext& context, Batch& batch) const;
+  void add_or_replace(std::int64_t index, std::int64_t key, const SampleContext& context, Batch& batch) const;
+
+  Compose transform_;
+  ImageOptions options_;
+  std::shared_ptr<CorruptLog> corrupt_;
+};
+
+}  // namespace lockstep::data

@@ -1,0 +1,293 @@
+// The transforms of torchvision.transforms (v1, and some of v2) that are listed in `Transform` below, and Lambda: the
+// same names, parameters, defaults and distributions, on 8-bit pictures. The drawn numbers are not torchvision's.
+//
+//   Compose train({RandomResizedCrop{224}, RandomHorizontalFlip{}, ColorJitter{.brightness = 0.4, .contrast = 0.4},
+//                  ToTensor{}, Normalize{{0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}}});
+//
+// They are plain values; Compose (compose.h) checks and executes them. Random ones draw new parameters for each sample.
+// docs/data.md says how close the pixels are to torchvision's.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "lockstep/image/image.h"
+#include "lockstep/transforms/counter_random.h"
+#include "lockstep/transforms/parameters.h"
+
+namespace lockstep::data {
+
+// --- Sizes
+
+struct Resize {
+  // One number: the length of the shorter side; the other side keeps the proportion. Two numbers: height and width.
+  std::variant<int, OutputSize> size;
+  Interpolation interpolation = Interpolation::kBilinear;
+  // The limit for the longer side, when `size` is one number.
+  std::optional<int> max_size = {};
+};
+
+// Pictures that are smaller than `size` are padded with black.
+struct CenterCrop {
+  OutputSize size;
+};
+
+// A random part of the picture, resized to `size`. `scale`: its share of the picture's area; `ratio`: width to height.
+struct RandomResizedCrop {
+  OutputSize size;
+  Interval01 scale = {0.08, 1.0};
+  Interval01 ratio = {3.0 / 4.0, 4.0 / 3.0};
+  Interpolation interpolation = Interpolation::kBilinear;
+};
+
+struct RandomCrop {
+  OutputSize size;
+  std::optional<Padding> padding = {};
+  bool pad_if_needed = false;
+  Fill fill = {};
+  PaddingMode padding_mode = PaddingMode::kConstant;
+};
+
+// Resizes so that the shorter side has a random length from `min_size` to `max_size - 1`.
+struct RandomResize {
+  int min_size;
+  int max_size;
+  Interpolation interpolation = Interpolation::kBilinear;
+};
+
+// Resizes by a random factor of `scale_range`, times the factor with which the picture just fits into `target_size`.
+// The proportion stays. As in torchvision, the first number of `target_size` limits the width and the second one the
+// height.
+struct ScaleJitter {
+  OutputSize target_size;
+  Interval01 scale_range = {0.1, 2.0};
+  Interpolation interpolation = Interpolation::kBilinear;
+};
+
+// The four corners and the middle: upper left, upper right, lower left, lower right, middle. The sample gets a
+// dimension in front, [5, channels, height, width]. Only ToTensor, ConvertImageDtype, PILToTensor and Normalize may
+// follow. A picture that is smaller than `size` is an error.
+struct FiveCrop {
+  OutputSize size;
+};
+
+// The same, and then those of the mirrored picture: [10, channels, height, width].
+struct TenCrop {
+  OutputSize size;
+  bool vertical_flip = false;  // mirrors up and down instead of left and right
+};
+
+struct Pad {
+  Padding padding;
+  Fill fill = {};
+  PaddingMode padding_mode = PaddingMode::kConstant;
+};
+
+// --- Geometry
+
+struct RandomHorizontalFlip {
+  double p = 0.5;
+};
+
+struct RandomVerticalFlip {
+  double p = 0.5;
+};
+
+struct RandomRotation {
+  AngleRange degrees;
+  Interpolation interpolation = Interpolation::kNearest;
+  // Enlarges the result so that it holds the whole turned picture.
+  bool expand = false;
+  std::optional<Point> center = {};  // pixels from the upper left corner; default: the middle
+  Fill fill = {};
+};
+
+struct RandomAffine {
+  AngleRange degrees;
+  std::optional<Point> translate = {};  // at most this share of width and height, in both directions
+  std::optional<Interval01> scale = {};
+  std::optional<AngleRange> shear = {};    // along x
+  std::optional<AngleRange> shear_y = {};  // along y: the third and fourth number of torchvision's shear
+  Interpolation interpolation = Interpolation::kNearest;
+  Fill fill = {};
+  std::optional<Point> center = {};
+};
+
+// Moves each corner inwards by a random part of up to `distortion_scale` of half the width and half the height.
+// Pictures of one row or column stay as they are.
+struct RandomPerspective {
+  double distortion_scale = 0.5;  // 0 to 1
+  double p = 0.5;
+  Interpolation interpolation = Interpolation::kBilinear;
+  Fill fill = {};
+};
+
+// Moves each pixel by a random amount: noise between -1 and 1, smoothed with `sigma` pixels, times `alpha / 2` pixels.
+struct ElasticTransform {
+  PerAxis alpha = 50.0;
+  PerAxis sigma = 5.0;                                     // both positive, or both 0: no smoothing
+  Interpolation interpolation = Interpolation::kBilinear;  // or kNearest
+  Fill fill = {};
+};
+
+// --- Colours
+
+// Changes brightness, contrast, saturation and hue in random order.
+struct ColorJitter {
+  Jitter brightness = {};
+  Jitter contrast = {};
+  Jitter saturation = {};
+  Jitter hue = {};
+};
+
+struct Grayscale {
+  int num_output_channels = 1;  // or 3
+};
+
+struct RandomGrayscale {
+  double p = 0.1;
+};
+
+struct GaussianBlur {
+  KernelSize kernel_size;  // odd
+  Interval01 sigma = {0.1, 2.0};
+};
+
+struct RandomInvert {
+  double p = 0.5;
+};
+
+// Keeps the upper `bits` of each value, 1 to 8.
+struct RandomPosterize {
+  int bits;
+  double p = 0.5;
+};
+
+// Inverts values from `threshold` on.
+struct RandomSolarize {
+  double threshold;
+  double p = 0.5;
+};
+
+// 0: smoothed, 1: unchanged, above 1: sharper.
+struct RandomAdjustSharpness {
+  double sharpness_factor;
+  double p = 0.5;
+};
+
+// Stretches the values of each channel to 0..255.
+struct RandomAutocontrast {
+  double p = 0.5;
+};
+
+// Makes all values of each channel equally frequent.
+struct RandomEqualize {
+  double p = 0.5;
+};
+
+enum class AutoAugmentPolicy { kImageNet, kCifar10, kSvhn };
+
+struct AutoAugment {
+  AutoAugmentPolicy policy = AutoAugmentPolicy::kImageNet;
+  Interpolation interpolation = Interpolation::kNearest;
+  Fill fill = {};
+};
+
+struct RandAugment {
+  int num_ops = 2;
+  int magnitude = 9;
+  int num_magnitude_bins = 31;
+  Interpolation interpolation = Interpolation::kNearest;
+  Fill fill = {};
+};
+
+// One operation of RandAugment, with a wider range of strengths; the strength is random.
+struct TrivialAugmentWide {
+  int num_magnitude_bins = 31;
+  Interpolation interpolation = Interpolation::kNearest;
+  Fill fill = {};
+};
+
+// Mixes the picture with several augmented versions of it. Each version went through a chain of operations.
+struct AugMix {
+  int severity = 3;       // of the operations, 1 to 10
+  int mixture_width = 3;  // the number of chains
+  int chain_depth = -1;   // operations of a chain; 0 and below: 1 to 3, at random
+  double alpha = 1.0;     // of the Dirichlet distributions of the weights
+  bool all_ops = true;    // also brightness, color, contrast and sharpness
+  Interpolation interpolation = Interpolation::kBilinear;
+  Fill fill = {};
+};
+
+// Your own function: it may change the pixels, but not the size, and may run another Compose, for a second picture.
+// Several threads call it at once. Grey pictures have the same value in R, G and B; after Grayscale{1} the sample takes
+// R.
+struct Lambda {
+  std::function<void(Image& image, CounterRandom& random)> apply;
+};
+
+// --- Numbers
+
+// Converts to float [channels, height, width] from 0 to 1. Without it samples are uint8.
+struct ToTensor {};
+
+// The same: convert_image_dtype to float.
+struct ConvertImageDtype {};
+
+// Nothing: samples are uint8 tensors anyway, unless ToTensor or ConvertImageDtype follows.
+struct PILToTensor {};
+
+// (value - mean) / std; after ToTensor. `mean` and `std` have one number for all channels, or one for each channel.
+struct Normalize {
+  std::vector<double> mean;
+  std::vector<double> std;
+};
+
+// After ToTensor. Overwrites a rectangle with `value` (one number, or one for each channel) or with noise.
+struct RandomErasing {
+  double p = 0.5;
+  Interval01 scale = {0.02, 0.33};
+  Interval01 ratio = {0.3, 3.3};
+  std::vector<double> value = {0.0};
+  bool random = false;  // torchvision's value="random": normally distributed
+};
+
+// --- Lists: their transforms may be lists too. They hold neither FiveCrop, TenCrop, ToTensor, ConvertImageDtype,
+// PILToTensor, Normalize nor Grayscale{1}: type, shape and scale are the same for all samples.
+
+struct Transform;
+
+// All of them with probability p, otherwise none.
+struct RandomApply {
+  std::vector<Transform> transforms;
+  double p = 0.5;
+};
+
+// One of them.
+struct RandomChoice {
+  std::vector<Transform> transforms;
+  std::vector<double> p = {};  // their weights; empty: equal ones. They need not add up to 1
+};
+
+// All of them, in random order.
+struct RandomOrder {
+  std::vector<Transform> transforms;
+};
+
+// Any of the above. A struct, not an alias: lists of transforms are transforms.
+struct Transform
+    : std::variant<Resize, CenterCrop, RandomResizedCrop, RandomCrop, RandomResize, ScaleJitter, FiveCrop, TenCrop, Pad,
+                   RandomHorizontalFlip, RandomVerticalFlip, RandomRotation, RandomAffine, RandomPerspective,
+                   ElasticTransform, ColorJitter, Grayscale, RandomGrayscale, GaussianBlur, RandomInvert,
+                   RandomPosterize, RandomSolarize, RandomAdjustSharpness, RandomAutocontrast, RandomEqualize,
+                   AutoAugment, RandAugment, TrivialAugmentWide, AugMix, Lambda, ToTensor, ConvertImageDtype,
+                   PILToTensor, Normalize, RandomErasing, RandomApply, RandomChoice, RandomOrder> {
+  using variant::variant;
+};
+
+// The transforms of a list, or nullptr for other transforms.
+const std::vector<Transform>* listed_transforms(const Transform& transform);
+
+}  // namespace lockstep::data

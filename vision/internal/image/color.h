@@ -1,0 +1,44 @@
+// Operations on colours and neighbouring pixels. ImageEnhance, ImageOps and conversions have PIL's arithmetic. Each
+// operation writes its rows from top to bottom.
+#pragma once
+
+#include <array>
+
+#include "image/row_sink.h"
+#include "image/view.h"
+
+namespace lockstep::data {
+
+Lookup brightness_lookup(float factor);
+Lookup invert_lookup();
+// Keeps the upper `bits` of the 8.
+Lookup posterize_lookup(int bits);
+Lookup solarize_lookup(double threshold);
+// These depend on the picture.
+Lookup contrast_lookup(const View& picture, float factor);
+Lookups autocontrast_lookups(const View& picture);
+Lookups equalize_lookups(const View& picture);
+
+void apply_lookups(const View& picture, const Lookups& lookups, RowSink& sink);
+// factor 0: grey, 1: unchanged, above 1: stronger.
+void adjust_saturation(const View& picture, float factor, RowSink& sink);
+// factor: turns of the colour circle, from -0.5 to 0.5.
+void adjust_hue(const View& picture, double factor, RowSink& sink);
+// factor 0: smoothed, 1: unchanged, above 1: sharper.
+void adjust_sharpness(const View& picture, float factor, RowSink& sink);
+void to_grey(const View& picture, RowSink& sink);
+
+enum class EdgeMode { kConstant, kEdge, kReflect, kSymmetric };
+struct PadAmounts {
+  int left = 0;
+  int top = 0;
+  int right = 0;
+  int bottom = 0;
+  bool operator==(const PadAmounts&) const = default;
+};
+void pad(const View& picture, const PadAmounts& padding, std::array<std::uint8_t, 3> fill, EdgeMode mode,
+         RowSink& sink);
+
+void copy_rows(const View& picture, RowSink& sink);
+
+}  // namespace lockstep::data

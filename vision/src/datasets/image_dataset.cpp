@@ -1,0 +1,151 @@
+#include "lockstep/datasets/image_dataset.h"
+
+#include <fmt/format.h>
+
+#include <unordered_map>
+
+#include "base/printable.h"
+#include "data/exception_text.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/mutex.h"
+#include "lockstep/data/errors.h"
+
+namespace lockstep::data {
+
+// The corrupt files so far. Copies of a dataset share it.
+class ImageDataset::CorruptLog {
+ public:
+  void add(std::int64_t index, const std::string& name, const std::string& reason) LOCKSTEP_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    ++samples_;
+    const auto [place, is_new] = places_.try_emplace(index, files_.size());
+    if (is_new) {
+      files_.push_back({name, reason, 0, index});
+      log::warning("left out a corrupt picture: " + reason);
+    }
+    ++files_[place->second].times;
+  }
+  std::vector<CorruptFile> files() const LOCKSTEP_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return files_;
+  }
+  std::int64_t samples() const LOCKSTEP_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return samples_;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::unordered_map<std::int64_t, std::size_t> places_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::vector<CorruptFile> files_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::int64_t samples_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+};
+
+// A batch that is being filled. Its memory is allocated when the shape of the first sample is known.
+struct ImageDataset::Batch {
+  std::int64_t capacity = 0;
+  std::int64_t samples = 0;
+  SampleShape shape;
+  torch::Tensor data;
+  torch::Tensor target;
+
+  void begin(const SampleShape& first, const SampleContext& context) {
+    shape = first;
+    std::vector<std::int64_t> sizes{capacity, first.channels, first.height, first.width};
+    if (first.crops > 0) sizes.insert(sizes.begin() + 1, first.crops);
+    data = context.empty(sizes, first.is_float ? torch::kFloat : torch::kByte);
+    target = context.empty({capacity}, torch::kLong);
+  }
+  void* place() const {
+    return static_cast<std::uint8_t*>(data.data_ptr()) + static_cast<std::size_t>(samples) * shape.bytes();
+  }
+};
+
+ImageDataset::ImageDataset(Compose transform, ImageOptions options)
+    : transform_(std::move(transform)), options_(options), corrupt_(std::make_shared<CorruptLog>()) {}
+
+ImageDataset::~ImageDataset() = default;
+
+std::vector<CorruptFile> ImageDataset::corrupt_files() const {
+  return corrupt_->files();
+}
+
+std::int64_t ImageDataset::corrupt_samples() const {
+  return corrupt_->samples();
+}
+
+Example ImageDataset::get(std::int64_t index) const {
+  Example batch = get_batch({&index, 1});
+  return {batch.data[0], batch.target[0]};
+}
+
+// Adds the picture of `source`, drawn for `key`. Returns an error for a corrupt picture, and throws every other one.
+Status ImageDataset::add_sample(std::int64_t source, std::int64_t key, const SampleContext& context,
+                                Batch& batch) const {
+  thread_local std::vector<std::uint8_t> scratch;
+  const Result<std::span<const std::uint8_t>> bytes = read_picture(source, scratch);
+  if (!bytes.ok()) return bytes.status();
+  const Result<ImageSize> size = image_size(bytes.value(), options_.decode);
+  if (!size.ok()) return size.status().with_context(printable(name(source)));
+  const SamplePlan& plan = transform_.draw(size.value(), {context.seed, context.epoch, key});
+  const SampleShape shape = Compose::shape_of(plan);
+  if (!batch.data.defined()) batch.begin(shape, context);
+  if (shape != batch.shape) {
+    throw SampleError(
+        source, fmt::format("{}: its sample is {} x {} x {}, the first of the batch {} x {} x {}: a batch needs "
+                            "equal shapes; add Resize, CenterCrop or RandomResizedCrop to the transforms",
+                            printable(name(source)), shape.channels, shape.height, shape.width, batch.shape.channels,
+                            batch.shape.height, batch.shape.width));
+  }
+  try {
+    transform_.apply(plan, bytes.value(), options_.decode, batch.place());
+  } catch (const DataError& error) {
+    if (error.code() == ErrorCode::kInvalidArgument) throw;  // the transforms are wrong, not the picture
+    return Status(error.code(), error.what()).with_context(printable(name(source)));
+  }
+  batch.target.mutable_data_ptr<std::int64_t>()[batch.samples] = label(source);
+  ++batch.samples;
+  return {};
+}
+
+void ImageDataset::add_or_replace(std::int64_t index, std::int64_t key, const SampleContext& context,
+                                  Batch& batch) const {
+  constexpr std::int64_t kMostTries = 64;  // with so many corrupt files in a row, something else is wrong
+  Status status;
+  for (std::int64_t tries = 0; tries < std::min(kMostTries, size()); ++tries) {
+    const std::int64_t source = (index + tries) % size();
+    status = add_sample(source, key, context, batch);
+    if (status.ok()) return;
+    if (options_.on_corrupt == OnCorrupt::kRaise)
+      throw SampleError(source, status.message() + "; set on_corrupt to replace or skip to go on without it");
+    corrupt_->add(source, name(source), status.message());
+    if (options_.on_corrupt == OnCorrupt::kSkip) return;
+  }
+  throw SampleError(index, "neither it nor the samples after it can be decoded; the last reason: " + status.message());
+}
+
+Example ImageDataset::get_batch(std::span<const std::int64_t> indices, const SampleContext& context) const {
+  Batch batch;
+  batch.capacity = static_cast<std::int64_t>(indices.size());
+  for (std::size_t position = 0; position < indices.size(); ++position) {
+    const std::int64_t index = indices[position];
+    if (index < 0 || index >= size()) {
+      throw SampleError(index, fmt::format("there are {} samples, 0 to {}", size(), size() - 1));
+    }
+    note_sample(context.key(position, index));
+    try {
+      add_or_replace(index, context.key(position, index), context, batch);
+    } catch (const SampleError&) {
+      throw;
+    } catch (...) {
+      std::throw_with_nested(SampleError(index, printable(name(index)) + ": " + current_exception_text()));
+    }
+  }
+  if (batch.samples == 0) {
+    throw SkippedSample(indices.front(), fmt::format("all {} samples of the batch are corrupt", indices.size()));
+  }
+  if (batch.samples == batch.capacity) return {batch.data, batch.target};
+  return {batch.data.narrow(0, 0, batch.samples), batch.target.narrow(0, 0, batch.samples)};
+}
+
+}  // namespace lockstep::data

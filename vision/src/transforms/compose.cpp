@@ -1,0 +1,178 @@
+#include "lockstep/transforms/compose.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "image/decoders.h"
+#include "transforms/check.h"
+#include "transforms/step.h"
+#include "lockstep/data/errors.h"
+
+namespace lockstep::data {
+
+struct Compose::Parts {
+  std::vector<Transform> transforms;
+  Precision precision = Precision::kFast;
+  Finish finish;
+  // Of samples of files, and the transform that has a number for each of them: its name, or empty.
+  int channels = 3;
+  std::string_view per_channel;
+};
+
+namespace {
+
+ToFloat to_float_of(const Normalize* normalize, Precision precision) {
+  ToFloat how;
+  how.exact = precision == Precision::kExact;
+  for (std::size_t c = 0; c < 3; ++c) {
+    if (normalize != nullptr) {
+      how.mean[c] = static_cast<float>(normalize->mean[normalize->mean.size() == 1 ? 0 : c]);
+      how.deviation[c] = static_cast<float>(normalize->std[normalize->std.size() == 1 ? 0 : c]);
+    }
+    how.scale[c] = static_cast<float>(1.0 / (255.0 * how.deviation[c]));
+    how.offset[c] = -how.mean[c] / how.deviation[c];
+  }
+  return how;
+}
+
+// The first transform that has a number for each channel; in lists too.
+std::string_view name_of_per_channel(const std::vector<Transform>& transforms) {
+  for (const Transform& transform : transforms) {
+    std::size_t numbers = 1;
+    if (const auto* normalize = std::get_if<Normalize>(&transform))
+      numbers = std::max(normalize->mean.size(), normalize->std.size());
+    if (const auto* erasing = std::get_if<RandomErasing>(&transform); erasing != nullptr && !erasing->random)
+      numbers = erasing->value.size();
+    if (numbers > 1) return name_of(transform);
+    const std::vector<Transform>* list = listed_transforms(transform);
+    const std::string_view found = list == nullptr ? std::string_view() : name_of_per_channel(*list);
+    if (!found.empty()) return found;
+  }
+  return {};
+}
+
+struct ThreadState {
+  SamplePlan plan;
+  Image decoded;
+  Image resized;
+};
+
+ThreadState& thread_state() {
+  return memory_of_thread<ThreadState>();
+}
+
+// By how much a JPEG may be reduced when it is decoded. The result is at least twice as large as the target: the
+// decoder reduces with another filter, and resampling what is twice as large hides the difference.
+int reduction(const SamplePlan& plan, ImageSize wanted, std::size_t next) {
+  if (plan.precision == Precision::kExact || next >= plan.steps.size()) return 1;
+  const auto* resize = std::get_if<ResizeStep>(&plan.steps[next]);
+  if (resize == nullptr || resize->filter == Filter::kNearest) return 1;
+  for (const int n : {8, 4, 2}) {
+    if (wanted.width >= 2 * n * resize->size.width && wanted.height >= 2 * n * resize->size.height) return n;
+  }
+  return 1;
+}
+
+// A decoded region of fewer pixels covers more than the box: it begins and ends at whole pixels.
+const Image& resized_part(const Step& step, const Box& box, const DecodedRegion& region) {
+  const auto& resize = std::get<ResizeStep>(step);
+  const auto place = [&](int at, int origin) { return static_cast<double>(at - origin) / region.reduce; };
+  const Extent columns{place(box.left, region.covered.left), place(box.right(), region.covered.left)};
+  const Extent rows{place(box.top, region.covered.top), place(box.bottom(), region.covered.top)};
+  Image& image = thread_state().resized;
+  ImageSink sink(image, resize.size);
+  resample(region.view, columns, rows, resize.size, resize.filter, sink);
+  return image;
+}
+
+}  // namespace
+
+Compose::Compose(std::vector<Transform> transforms, Precision precision) {
+  check_transforms(transforms);
+  auto parts = std::make_shared<Parts>();
+  parts->transforms = std::move(transforms);
+  parts->precision = precision;
+  const Normalize* normalize = nullptr;
+  for (const Transform& transform : parts->transforms) {
+    parts->finish.to_float |=
+        std::holds_alternative<ToTensor>(transform) || std::holds_alternative<ConvertImageDtype>(transform);
+    if (const auto* grey = std::get_if<Grayscale>(&transform)) parts->channels = grey->num_output_channels;
+    if (const auto* found = std::get_if<Normalize>(&transform)) normalize = found;
+  }
+  parts->per_channel = name_of_per_channel(parts->transforms);
+  parts->finish.how = to_float_of(normalize, precision);
+  parts_ = std::move(parts);
+}
+
+Compose::~Compose() = default;
+Compose::Compose(const Compose&) = default;
+Compose& Compose::operator=(const Compose&) = default;
+Compose::Compose(Compose&&) noexcept = default;
+Compose& Compose::operator=(Compose&&) noexcept = default;
+
+const std::vector<Transform>& Compose::transforms() const {
+  return parts_->transforms;
+}
+
+Precision Compose::precision() const {
+  return parts_->precision;
+}
+
+const SamplePlan& Compose::draw(ImageSize picture, const SampleKey& key, int channels) const {
+  SamplePlan& plan = thread_state().plan;
+  plan.picture = picture;
+  plan.size = picture;
+  plan.channels = channels;
+  plan.precision = parts_->precision;
+  plan.steps.clear();
+  plan.chain_steps.clear();
+  plan.crops.clear();
+  plan.float_steps.clear();
+  plan.floats = false;
+  plan.finish = &parts_->finish;
+  draw_all(parts_->transforms, key, plan);
+  if (plan.channels != parts_->channels && !parts_->per_channel.empty()) {
+    throw DataError(ErrorCode::kInvalidArgument,
+                    fmt::format("Compose: {} has a number for each of {} channels, found a sample with {}; "
+                                "give it one number, or add Grayscale{{3}}",
+                                parts_->per_channel, parts_->channels, plan.channels));
+  }
+  return plan;
+}
+
+SampleShape Compose::shape_of(const SamplePlan& plan) {
+  return {plan.channels, plan.size.height, plan.size.width, plan.finish->to_float, static_cast<int>(plan.crops.size())};
+}
+
+void Compose::apply(const SamplePlan& plan, std::span<const std::uint8_t> encoded, const DecodeOptions& options,
+                    void* out) const {
+  DecodeRequest request;
+  request.options = options;
+  Image& decoded = thread_state().decoded;
+  const auto* crop = plan.steps.empty() ? nullptr : std::get_if<CropStep>(&plan.steps.front());
+  if (options.apply_orientation && exif_orientation(encoded) != 1) {
+    return apply(plan, value_or_throw(decode_image(encoded, options)), out);
+  }
+  if (crop != nullptr) request.region = crop->box;
+  const std::size_t done = crop != nullptr ? 1 : 0;
+  const Box box = crop != nullptr ? crop->box : Box{0, 0, plan.picture.width, plan.picture.height};
+  request.reduce = reduction(plan, {box.width, box.height}, done);
+  const DecodedRegion region = value_or_throw(decode_region(encoded, request, decoded));
+  if (region.picture != plan.picture) {
+    throw DataError(ErrorCode::kCorrupt, "its pixels have another size than its header says");
+  }
+  if (region.reduce > 1) return run_plan(plan, resized_part(plan.steps[done], box, region), done + 1, out);
+  run_plan(plan, region.view, done, out);
+}
+
+void Compose::apply(const SamplePlan& plan, const Image& picture, void* out) const {
+  if (picture.size() != plan.picture) {
+    throw DataError(ErrorCode::kInvalidArgument,
+                    fmt::format("Compose: the plan is for a picture of {} x {}, found one of {} x {}",
+                                plan.picture.width, plan.picture.height, picture.width(), picture.height()));
+  }
+  run_plan(plan, picture, 0, out);
+}
+
+}  // namespace lockstep::data

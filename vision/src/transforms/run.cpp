@@ -1,0 +1,301 @@
+// Executes a plan: step by step between two pictures that belong to the thread; the last step writes directly to the
+// sample's memory. A mirror takes no pass of its own: the step before it writes its rows mirrored.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+
+#include "transforms/elastic.h"
+#include "transforms/step.h"
+#include "lockstep/data/errors.h"
+
+namespace lockstep::data {
+namespace {
+
+// Two pictures by turns: a step reads one and writes the other.
+struct Turns {
+  Image pictures[2];
+};
+
+struct Scratch {
+  Turns sample;
+  Turns chain;  // of a MixStep
+  Image owned;  // the picture that a Lambda changes
+  Image whole;  // the picture that crops are parts of
+  std::vector<float> sums;
+  std::vector<AffineStage> stages;
+};
+
+Scratch& scratch_of_thread() {
+  return memory_of_thread<Scratch>();
+}
+
+Lookups three(const Lookup& lookup) {
+  return {lookup, lookup, lookup};
+}
+
+// Executes one step: reads `in` and writes rows to `sink`.
+class StepRunner {
+ public:
+  StepRunner(const SamplePlan& plan, const View& in, RowSink& sink) : plan_(plan), in_(in), sink_(sink) {}
+
+  void operator()(const CropStep& step) { copy_rows(in_.part(step.box), sink_); }
+  void operator()(const ResizeStep& step) { resample(in_, step.size, step.filter, sink_); }
+  void operator()(const MirrorStep& /*unused*/) { copy_rows(in_, sink_); }
+  void operator()(const WarpStep& step) {
+    transform_affine(in_, step.size, step.matrix, step.filter, step.fill, sink_);
+  }
+  void operator()(const PerspectiveStep& step) {
+    transform_projective(in_, step.matrix, step.filter, step.fill, sink_);
+  }
+  void operator()(const ElasticStep& step) { run_elastic(step, in_, sink_); }
+  void operator()(const PadStep& step) { pad(in_, step.amounts, step.fill, step.mode, sink_); }
+  void operator()(const BrightnessStep& step) { apply_lookups(in_, three(brightness_lookup(step.factor)), sink_); }
+  void operator()(const ContrastStep& step) { apply_lookups(in_, three(contrast_lookup(in_, step.factor)), sink_); }
+  void operator()(const SaturationStep& step) { adjust_saturation(in_, step.factor, sink_); }
+  void operator()(const HueStep& step) { adjust_hue(in_, step.factor, sink_); }
+  void operator()(const SharpnessStep& step) { adjust_sharpness(in_, step.factor, sink_); }
+  void operator()(const PosterizeStep& step) { apply_lookups(in_, three(posterize_lookup(step.bits)), sink_); }
+  void operator()(const SolarizeStep& step) { apply_lookups(in_, three(solarize_lookup(step.threshold)), sink_); }
+  void operator()(const InvertStep& /*unused*/) { apply_lookups(in_, three(invert_lookup()), sink_); }
+  void operator()(const AutoContrastStep& /*unused*/) { apply_lookups(in_, autocontrast_lookups(in_), sink_); }
+  void operator()(const EqualizeStep& /*unused*/) { apply_lookups(in_, equalize_lookups(in_), sink_); }
+  void operator()(const GreyStep& /*unused*/) { to_grey(in_, sink_); }
+  void operator()(const BlurStep& step) { gaussian_blur(in_, step.kernel, sink_); }
+  void operator()(const LambdaStep& step) {
+    Image& image = scratch_of_thread().owned;
+    {
+      ImageSink copy(image, {in_.width, in_.height});
+      copy_rows(in_, copy);
+    }
+    CounterRandom random = step.random;
+    {
+      const LambdaScope scope;
+      step.lambda->apply(image, random);
+    }
+    if (image.width() != in_.width || image.height() != in_.height) {
+      throw DataError(ErrorCode::kInvalidArgument,
+                      fmt::format("Lambda: expected that it keeps the size of its picture, {} x {}, found {} x {}",
+                                  in_.width, in_.height, image.width(), image.height()));
+    }
+    copy_rows(image, sink_);
+  }
+  void operator()(const MixStep& step);
+
+ private:
+  const SamplePlan& plan_;
+  const View& in_;
+  RowSink& sink_;
+};
+
+AffineMatrix mirror_matrix(const Mirror& mirror, ImageSize size) {
+  AffineMatrix matrix{1, 0, 0, 0, 1, 0};
+  if (mirror.horizontal) {
+    matrix[0] = -1;
+    matrix[2] = size.width;
+  }
+  if (mirror.vertical) {
+    matrix[4] = -1;
+    matrix[5] = size.height;
+  }
+  return matrix;
+}
+
+// Executes steps. `Last` gets the work that writes the rows of the last one, with the size and the mirrors that follow.
+template <class Last>
+class Runner {
+ public:
+  Runner(const SamplePlan& plan, std::span<const Step> steps, Turns& turns, const Last& last)
+      : plan_(plan), steps_(steps), turns_(turns), last_(last) {}
+
+  void run(View in) {
+    std::size_t at = 0;
+    do {
+      at = run_from(at, in);
+    } while (at < steps_.size());
+  }
+
+ private:
+  static constexpr int kMostFixed = 16384;  // pixels: larger positions do not fit 16.16 fixed point
+
+  // Executes one step, or several fused ones, with the mirrors after them. Returns the next step; `in` becomes the
+  // result.
+  std::size_t run_from(std::size_t at, View& in) {
+    const std::size_t fused = fusible_until(at, in);
+    std::size_t next = std::max(fused, std::min(at + 1, steps_.size()));
+    const bool only_mirrors = at < steps_.size() && std::holds_alternative<MirrorStep>(steps_[at]) && fused == at;
+    if (only_mirrors) next = at;
+    Mirror mirror;
+    for (; next < steps_.size() && std::holds_alternative<MirrorStep>(steps_[next]); ++next) {
+      const Mirror& more = std::get<MirrorStep>(steps_[next]).mirror;
+      mirror.horizontal ^= more.horizontal;
+      mirror.vertical ^= more.vertical;
+    }
+    const ImageSize size = size_of(at, next, in);
+    const auto work = [&](RowSink& sink) {
+      if (fused > at) {
+        run_fused(at, fused, in, sink);
+      } else if (only_mirrors || at == steps_.size()) {
+        copy_rows(in, sink);
+      } else {
+        std::visit(StepRunner(plan_, in, sink), steps_[at]);
+      }
+    };
+    if (next == steps_.size()) {
+      last_(work, size, mirror);
+    } else {
+      Image& picture = turns_.pictures[turn_];
+      turn_ = 1 - turn_;
+      ImageSink sink(picture, size, mirror);
+      work(sink);
+      in = picture;
+    }
+    return next;
+  }
+
+  ImageSize size_of(std::size_t begin, std::size_t end, const View& in) const {
+    ImageSize size{in.width, in.height};
+    for (std::size_t i = begin; i < end; ++i) size = size_after(steps_[i], size);
+    return size;
+  }
+
+  // The end of the warps and mirrors from `at` on that can be fused to one resampling; `at` when there are none.
+  std::size_t fusible_until(std::size_t at, const View& in) const {
+    if (plan_.precision == Precision::kExact || std::max(in.width, in.height) > kMostFixed) return at;
+    if (std::min(in.width, in.height) < 2) return at;
+    std::size_t end = at;
+    bool any_warp = false;
+    Color fill{};
+    for (; end < steps_.size(); ++end) {
+      if (std::holds_alternative<MirrorStep>(steps_[end])) continue;
+      const auto* warp = std::get_if<WarpStep>(&steps_[end]);
+      if (warp == nullptr || (warp->filter != Filter::kNearest && warp->filter != Filter::kBilinear)) break;
+      if (any_warp && warp->fill != fill) break;
+      if (std::max(warp->size.width, warp->size.height) > kMostFixed) break;
+      fill = warp->fill;
+      any_warp = true;
+    }
+    return any_warp ? end : at;
+  }
+
+  void run_fused(std::size_t begin, std::size_t end, const View& in, RowSink& sink) const {
+    std::vector<AffineStage>& stages = scratch_of_thread().stages;
+    stages.clear();
+    Filter filter = Filter::kNearest;
+    Color fill{};
+    ImageSize frame{in.width, in.height};
+    for (std::size_t i = begin; i < end; ++i) {
+      if (const auto* warp = std::get_if<WarpStep>(&steps_[i])) {
+        stages.push_back({warp->matrix, frame});
+        if (warp->filter == Filter::kBilinear) filter = Filter::kBilinear;
+        fill = warp->fill;
+        frame = warp->size;
+      } else {
+        stages.push_back({mirror_matrix(std::get<MirrorStep>(steps_[i]).mirror, frame), frame});
+      }
+    }
+    std::reverse(stages.begin(), stages.end());
+    transform_fused(in, frame, stages, filter, fill, sink);
+  }
+
+  const SamplePlan& plan_;
+  std::span<const Step> steps_;
+  Turns& turns_;
+  const Last& last_;
+  int turn_ = 0;
+};
+
+// Adds its rows, times a weight, to sums of floats.
+class WeighingSink : public RowSink {
+ public:
+  WeighingSink(std::vector<float>& sums, ImageSize size, float weight) : sums_(sums), size_(size), weight_(weight) {
+    row_.resize(static_cast<std::size_t>(size.width) * Image::kBytesPerPixel + Image::kSlack);
+  }
+  std::uint8_t* begin(int /*y*/) override { return row_.data(); }
+  void end(int y) override {
+    const int count = size_.width * Image::kBytesPerPixel;
+    image_kernels().add_weighted(row_.data(), weight_, count, sums_.data() + std::ptrdiff_t{y} * count);
+  }
+
+ private:
+  std::vector<float>& sums_;
+  ImageSize size_;
+  float weight_;
+  std::vector<std::uint8_t> row_;
+};
+
+void StepRunner::operator()(const MixStep& step) {
+  const ImageSize size{in_.width, in_.height};
+  const int count = size.width * Image::kBytesPerPixel;
+  Scratch& scratch = scratch_of_thread();
+  std::vector<float>& sums = scratch.sums;
+  sums.assign(static_cast<std::size_t>(count) * static_cast<std::size_t>(size.height) + Image::kSlack, 0.0F);
+  {
+    WeighingSink sink(sums, size, step.weight);
+    copy_rows(in_, sink);
+  }
+  for (const MixStep::Chain& chain : step.chains) {
+    const auto weigh = [&](const auto& work, ImageSize /*size*/, Mirror /*none*/) {
+      WeighingSink sink(sums, size, chain.weight);
+      work(sink);
+    };
+    const std::span<const Step> all(plan_.chain_steps);
+    Runner(plan_, all.subspan(chain.begin, chain.end - chain.begin), scratch.chain, weigh).run(in_);
+  }
+  for (int y = 0; y < size.height; ++y) {
+    image_kernels().to_bytes(sums.data() + std::ptrdiff_t{y} * count, count, /*nearest=*/false, sink_.begin(y));
+    sink_.end(y);
+  }
+}
+
+// Writes the rows of `work` as numbers of the sample's type.
+template <class Work>
+void write_sample(const SamplePlan& plan, const Work& work, ImageSize size, Mirror mirror, void* out) {
+  if (plan.finish->to_float) {
+    FloatSink sink(static_cast<float*>(out), size, plan.channels, plan.finish->how, mirror);
+    work(sink);
+  } else {
+    ByteSink sink(static_cast<std::uint8_t*>(out), size, plan.channels, mirror);
+    work(sink);
+  }
+}
+
+// Writes the crops one after another.
+void write_crops(const SamplePlan& plan, const View& picture, void* out) {
+  const std::size_t bytes = Compose::shape_of(plan).bytes() / plan.crops.size();
+  auto* place = static_cast<std::uint8_t*>(out);
+  for (const CropPart& part : plan.crops) {
+    const auto work = [&](RowSink& sink) { copy_rows(picture.part(part.box), sink); };
+    write_sample(plan, work, plan.size, part.mirror, place);
+    place += bytes;
+  }
+}
+
+}  // namespace
+
+std::size_t& LambdaScope::depth() {
+  thread_local std::size_t depth = 0;
+  return depth;
+}
+
+void run_plan(const SamplePlan& plan, const View& picture, std::size_t done, void* out) {
+  Scratch& scratch = scratch_of_thread();
+  const std::span<const Step> steps = std::span(plan.steps).subspan(done);
+  if (!plan.crops.empty()) {
+    View whole = picture;
+    const auto keep = [&](const auto& work, ImageSize size, Mirror mirror) {
+      ImageSink sink(scratch.whole, size, mirror);
+      work(sink);
+      whole = scratch.whole;
+    };
+    if (!steps.empty()) Runner(plan, steps, scratch.sample, keep).run(picture);
+    return write_crops(plan, whole, out);
+  }
+  const auto write = [&](const auto& work, ImageSize size, Mirror mirror) {
+    write_sample(plan, work, size, mirror, out);
+  };
+  Runner(plan, steps, scratch.sample, write).run(picture);
+  run_float_steps(plan, static_cast<float*>(out));
+}
+
+}  // namespace lockstep::data
