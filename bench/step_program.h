@@ -1,7 +1,7 @@
 // What the programs that time training steps share: options, workloads by name, and the measurement.
 #pragma once
 
-#include <lockstep/nn/models/resnet.h>
+#include <lockstep/models/resnet.h>
 #include <torch/torch.h>
 
 #include <CLI/CLI.hpp>

@@ -1,11 +1,32 @@
-# lockstep_layer(NAME FOLDER folder [SUBFOLDERS subfolder...] [HEADERS header...] [TORCH] [INTERNAL] [PUBLIC dep...] [PRIVATE dep...])
+# lockstep_component(NAME): what follows in this folder is of this component. A component has
+#   include/lockstep/LAYER  the public headers of its layers, which are installed
+#   internal/LAYER          headers for the other layers of this component and of the components above it
+#   src/LAYER               everything else, for the layer alone
+#   tests/LAYER             tests
+macro(lockstep_component name)
+  set(LOCKSTEP_COMPONENT ${name})
+  set(LOCKSTEP_COMPONENT_DIR ${PROJECT_SOURCE_DIR}/${name})
+endmacro()
+
+# The private includes of a target of this component: its own sources, and what layers show one another.
+function(lockstep_private_includes target)
+  target_include_directories(${target} PRIVATE ${LOCKSTEP_COMPONENT_DIR}/src)
+  foreach(component ${LOCKSTEP_COMPONENTS})
+    target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/${component}/internal)
+    if(component STREQUAL LOCKSTEP_COMPONENT)
+      break()
+    endif()
+  endforeach()
+endfunction()
+
+# lockstep_layer(NAME [SUBFOLDERS subfolder...] [HEADERS header...] [TORCH] [INTERNAL] [PUBLIC dep...] [PRIVATE dep...])
 #
 # INTERNAL: for this project's programs only, not in the installed package.
 #
-# One static library per layer: src/FOLDER/*.cpp and src/FOLDER/SUBFOLDER/*.cpp. Its public headers are those in
-# include/lockstep/FOLDER, and HEADERS, which are in other folders. A layer may include only headers of the layers that
-# it names here, and of those that these name PUBLIC: tools/check_layers.py, one of the tests, finds every other
-# include. Layers without TORCH have no torch header on their include path.
+# One static library per layer: src/NAME/*.cpp and src/NAME/SUBFOLDER/*.cpp of the component. HEADERS: its public headers
+# that are in the folders of other layers. A layer may include only headers of the layers that it names here, and of those that these
+# name PUBLIC; of other layers, only public and internal headers: tools/check_layers.py, one of the tests, finds every
+# other include. Layers without TORCH have no torch header on their include path.
 function(lockstep_compile_options target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wno-unused-parameter
     $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>)
@@ -49,7 +70,7 @@ endfunction()
 
 # lockstep_torch_headers(TARGET [TESTS]): the precompiled copy.
 function(lockstep_torch_headers target)
-  add_library(${target} STATIC ${PROJECT_SOURCE_DIR}/src/precompiled.cpp)
+  add_library(${target} STATIC ${PROJECT_SOURCE_DIR}/cmake/precompiled.cpp)
   target_precompile_headers(${target} PRIVATE <torch/torch.h>)
   lockstep_use_torch(${target} ${ARGN})
   target_link_libraries(${target} PUBLIC Threads::Threads)
@@ -77,19 +98,19 @@ function(lockstep_unity target)
 endfunction()
 
 function(lockstep_layer name)
-  cmake_parse_arguments(ARG "TORCH;INTERNAL" "FOLDER" "SUBFOLDERS;HEADERS;PUBLIC;PRIVATE" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;INTERNAL" "" "SUBFOLDERS;HEADERS;PUBLIC;PRIVATE" ${ARGN})
   set(subfolders ${ARG_SUBFOLDERS})
-  list(TRANSFORM subfolders REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/src/${ARG_FOLDER}/\\1/*.cpp")
-  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${ARG_FOLDER}/*.cpp ${subfolders})
+  list(TRANSFORM subfolders REPLACE "(.+)" "${LOCKSTEP_COMPONENT_DIR}/src/${name}/\\1/*.cpp")
+  file(GLOB sources CONFIGURE_DEPENDS ${LOCKSTEP_COMPONENT_DIR}/src/${name}/*.cpp ${subfolders})
   if(NOT sources)
-    message(FATAL_ERROR "layer ${name}: there is no source in src/${ARG_FOLDER} or its subfolders")
+    message(FATAL_ERROR "layer ${name}: there is no source in ${LOCKSTEP_COMPONENT}/src/${name} or its subfolders")
   endif()
   add_library(lockstep_${name} STATIC ${sources})
   add_library(lockstep::${name} ALIAS lockstep_${name})
   set_target_properties(lockstep_${name} PROPERTIES EXPORT_NAME ${name})
   target_include_directories(lockstep_${name} PUBLIC
-    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-  target_include_directories(lockstep_${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+    $<BUILD_INTERFACE:${LOCKSTEP_COMPONENT_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  lockstep_private_includes(lockstep_${name})
   target_compile_features(lockstep_${name} PUBLIC cxx_std_20)
   lockstep_compile_options(lockstep_${name})
   foreach(visibility PUBLIC PRIVATE)
@@ -104,6 +125,35 @@ function(lockstep_layer name)
     lockstep_unity(lockstep_${name})
   endif()
   if(NOT ARG_INTERNAL)
-    set_property(GLOBAL APPEND PROPERTY LOCKSTEP_LAYERS lockstep_${name})
+    set_property(GLOBAL APPEND PROPERTY LOCKSTEP_${LOCKSTEP_COMPONENT}_LAYERS lockstep_${name})
   endif()
+endfunction()
+
+# Kernels for three instruction sets, one of which is chosen at run time: FILE_portable.cpp, FILE_avx2.cpp,
+# FILE_avx512.cpp, with further OPTIONS for all and AVX2 for the second. No contraction of a * b + c into fma, so that all
+# of them give the same bits; gcc unrolls the loops over few buffers from -O3 on (20 % at 3 and 4 buffers).
+function(lockstep_kernels file)
+  cmake_parse_arguments(ARG "" "" "OPTIONS;AVX2" ${ARGN})
+  set(options -ffp-contract=off ${ARG_OPTIONS} $<$<NOT:$<CONFIG:Debug>>:-O3>)
+  # A precompiled header would bring functions that the linker could keep for the whole program.
+  set_source_files_properties(src/${file}_portable.cpp src/${file}_avx2.cpp src/${file}_avx512.cpp PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+  set_source_files_properties(src/${file}_portable.cpp PROPERTIES COMPILE_OPTIONS "${options}")
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+    set_source_files_properties(src/${file}_avx2.cpp PROPERTIES COMPILE_OPTIONS "${options};-mavx2;${ARG_AVX2}")
+    set_source_files_properties(src/${file}_avx512.cpp PROPERTIES COMPILE_OPTIONS
+      "${options};-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mprefer-vector-width=512")
+  endif()
+endfunction()
+
+# lockstep_program(TARGET NAME SOURCES source... LINK library...): a program of this component that is installed as NAME.
+function(lockstep_program target name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  add_executable(${target} ${ARG_SOURCES})
+  set_target_properties(${target} PROPERTIES OUTPUT_NAME ${name})
+  lockstep_compile_options(${target})
+  lockstep_private_includes(${target})
+  target_link_libraries(${target} PRIVATE ${ARG_LINK})
+  # All programs: `lockstep` becomes the others for some of its commands.
+  add_dependencies(lockstep_programs ${target})
+  install(TARGETS ${target} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT ${LOCKSTEP_COMPONENT})
 endfunction()

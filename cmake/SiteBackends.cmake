@@ -42,14 +42,14 @@ if(LOCKSTEP_NCCL)
 endif()
 message(STATUS "Backends: lockstep, mpi: ${LOCKSTEP_HAS_MPI}, nccl: ${LOCKSTEP_HAS_NCCL}")
 
-# lockstep_backend(NAME FOLDER folder LINK library...): liblockstep_NAME.so, which exports only its entry function.
+# lockstep_backend(NAME LINK library...): liblockstep_NAME.so, which exports only its entry function.
 function(lockstep_backend name)
-  cmake_parse_arguments(ARG "" "FOLDER" "LINK" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${ARG_FOLDER}/*.cpp)
+  cmake_parse_arguments(ARG "" "" "LINK" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS ${LOCKSTEP_COMPONENT_DIR}/src/${name}/*.cpp)
   add_library(lockstep_${name} SHARED ${sources})
   add_library(lockstep::${name} ALIAS lockstep_${name})
   set_target_properties(lockstep_${name} PROPERTIES EXPORT_NAME ${name} LIBRARY_OUTPUT_DIRECTORY ${LOCKSTEP_BACKEND_DIR})
-  target_include_directories(lockstep_${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  lockstep_private_includes(lockstep_${name})
   target_link_libraries(lockstep_${name} PRIVATE lockstep::c10d ${ARG_LINK} fmt::fmt)
   target_compile_definitions(lockstep_${name} PRIVATE LOCKSTEP_BUILD="${LOCKSTEP_BUILD}")
   target_link_options(lockstep_${name} PRIVATE -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/backend.map)

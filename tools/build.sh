@@ -39,7 +39,10 @@ configure_and_build() {
   took "set-up"
   say "building $BUILD"
   local targets=("${@:2}")
-  configure "$1" "$BUILD"
+  # A component and those that it needs; in this build folder, so that nothing is compiled again for all three.
+  local components='core;vision;studio'
+  [[ -z ${COMPONENT-} ]] || components=${components%%"$COMPONENT"*}$COMPONENT
+  configure "$1" "$BUILD" "-DLOCKSTEP_COMPONENTS=$components"
   # At the end of their build the test programs run to list their tests, so they need the preset's settings too.
   as_preset_needs cmake --build "$BUILD" -j "$JOBS" --target "${targets[@]:-all}" >&2 || fail "the build of $BUILD failed (the first error is above)"
   took "build"
@@ -54,7 +57,7 @@ slowest_suites() {
 
 # run_tests LABEL FILTER: both may be empty. Two tests run at once: most of them wait for other processes. The last line of the output is "N passed, N failed".
 run_tests() {
-  local arguments=(--test-dir "$BUILD" --output-on-failure --no-tests=error --timeout 300 -j 2) log=$BUILD/test.log status=0
+  local arguments=(--test-dir "$BUILD${COMPONENT:+/$COMPONENT/tests}" --output-on-failure --no-tests=error --timeout 300 -j 2) log=$BUILD/test.log status=0
   [[ -n $1 ]] && arguments+=(-L "^$1\$")
   [[ -n $2 ]] && arguments+=(-R "$2")
   # The tests for GPUs have a command of their own. Python's torch cannot be loaded into an instrumented process.
@@ -67,7 +70,7 @@ run_tests() {
     fail "no test ran: nothing matches label '$1' and filter '$2'"
   # CTest takes a test whose suite could not be set up for one that was skipped.
   local broken
-  broken=$(grep -ac '^\[  FAILED  \] .*: SetUpTestSuite or TearDownTestSuite' "$BUILD/Testing/Temporary/LastTest.log") || true
+  broken=$(grep -ac '^\[  FAILED  \] .*: SetUpTestSuite or TearDownTestSuite' "$BUILD${COMPONENT:+/$COMPONENT/tests}/Testing/Temporary/LastTest.log") || true
   if ((broken > 0)); then
     say "$broken tests were skipped because the set-up of their suite failed (see $BUILD/Testing/Temporary/LastTest.log)"
     failed=$((failed + broken)) status=1
@@ -96,7 +99,7 @@ check_pages() {
 
 check_layers() {
   say "layers: every include"
-  python3 -B tools/check_layers.py || fail "remove the includes above, or name the layer in core/CMakeLists.txt"
+  python3 -B tools/check_layers.py || fail "remove the includes above, or name the layer in the CMakeLists.txt of its component"
 }
 
 make_reference() {

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Checks that every #include keeps to the layers that core/CMakeLists.txt declares.
+"""Checks that every #include keeps to the layers that the CMakeLists.txt of core, vision and studio declare.
 
-A layer is a target made by lockstep_layer() or lockstep_backend(). Its headers are src/FOLDER (private) and
-include/lockstep/FOLDER (public). A file may include headers of its own layer, of the layers that its target names,
-and of those that they name PUBLIC. Public headers include public headers only, of layers that are named PUBLIC.
-A layer without TORCH, and a program in core/src/cli, includes no header of LibTorch, not even through a header of ours.
-Examples and the Python package include public headers only. The programs in core/src/cli, and those in folders of it that
-have a CMakeLists.txt, see the layers that this file links. Prints each forbidden include with its file and line; exits
-with 1 if any.
+A layer is a target made by lockstep_layer() or lockstep_backend() in COMPONENT/CMakeLists.txt. Its headers are
+COMPONENT/include/lockstep/LAYER (public), COMPONENT/internal/LAYER (for other layers) and COMPONENT/src/LAYER (private). A file
+may include all headers of its own layer; of the layers that its target names, and of those that these name PUBLIC, the public and
+internal ones. Public headers include public headers only, of layers that are named PUBLIC. A component sees itself and those
+before it. A layer without TORCH, and a program in COMPONENT/src/cli, includes no header of LibTorch, not even through a header of
+ours. Examples and the Python package include public headers only. The programs in COMPONENT/src/cli see the layers that its
+CMakeLists.txt links. Prints each forbidden include with its file and line; exits with 1 if any.
 
 usage: check_layers.py [ROOT]
 """
@@ -23,12 +23,15 @@ INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]')
 CALL = re.compile(r"^\s*lockstep_(layer|backend|program)\(([^)]*)\)", re.MULTILINE)
 # Folders outside of the layers, which see public headers only.
 USERS = {"examples/": "examples include", "python/": "the Python package includes"}
-KEYWORDS = ("FOLDER", "SUBFOLDERS", "HEADERS", "PUBLIC", "PRIVATE", "LINK", "TORCH", "INTERNAL", "UNITY")
+# Lowest first.
+COMPONENTS = ("core", "vision", "studio")
+KEYWORDS = ("SUBFOLDERS", "HEADERS", "PUBLIC", "PRIVATE", "LINK", "TORCH", "INTERNAL", "UNITY")
 
 
 @dataclasses.dataclass
 class Layer:
     name: str
+    component: str
     folder: str
     headers: list  # public headers outside of its folder
     public: list
@@ -40,7 +43,7 @@ def without_comments(cmake):
     return "\n".join(line.split("#", 1)[0] for line in cmake.splitlines())
 
 
-def declared_layers(cmake):
+def declared_layers(component, cmake):
     layers = {}
     for kind, arguments in CALL.findall(without_comments(cmake)):
         words = arguments.split()
@@ -57,7 +60,7 @@ def declared_layers(cmake):
         # A backend is a plug-in of c10d, see cmake/SiteBackends.cmake.
         private = named["PRIVATE"] + named["LINK"] + (["c10d"] if kind == "backend" else [])
         torch = kind == "backend" or "TORCH" in words
-        layers[words[0]] = Layer(words[0], lists["FOLDER"][0], lists["HEADERS"], public, private, torch)
+        layers[words[0]] = Layer(words[0], component, words[0], lists["HEADERS"], public, private, torch)
     return layers
 
 
@@ -71,40 +74,51 @@ def with_what_they_export(names, layers):
     return seen
 
 
-def program_layer(folder, cmake):
-    """The sources of programs, as a layer that nothing may include."""
+def program_layer(component, cmake):
+    """The sources of programs, as a layer of which others may include internal headers alone."""
     linked = sorted(set(re.findall(r"\blockstep::(\w+)", without_comments(cmake))))
-    return Layer(f"programs in {folder}", folder, headers=[], public=[], private=linked, torch=False)
+    return Layer(f"programs in {component}/src/cli", component, "cli", headers=[], public=[], private=linked, torch=False)
 
 
 class Tree:
     def __init__(self, root):
         self.root = pathlib.Path(root)
-        self.layers = declared_layers((self.root / "core/CMakeLists.txt").read_text())
-        for programs in sorted((self.root / "core/src/cli").rglob("CMakeLists.txt")):
-            layer = program_layer(programs.parent.relative_to(self.root / "src").as_posix(), programs.read_text())
+        self.layers = {}
+        programs = []
+        for component in COMPONENTS:
+            self.layers |= declared_layers(component, self.text(component, "CMakeLists.txt"))
+            layer = program_layer(component, self.text(component, "src/cli/CMakeLists.txt"))
+            layer.private += programs  # the launcher's parsing, for lockstep-config
+            programs.append(layer.name)
             self.layers[layer.name] = layer
         self.by_folder = sorted(self.layers.values(), key=lambda layer: -len(layer.folder))
         self.includes = {}  # by path from the root: line number, include, the path of the file or None
         self.torch = {}     # by path: the header of LibTorch that the file includes, itself or through others
 
+    def text(self, component, path):
+        file = self.root / component / path
+        return file.read_text() if file.exists() else ""
+
     def owner(self, path):
-        """The layer of a file, by its path from the root, and whether the file is public; (None, False) for others."""
-        for prefix, public in (("include/lockstep/", True), ("src/", False)):
-            if not path.startswith(prefix):
+        """The layer of a file, by its path from the root, and how far it is seen: public, internal or private."""
+        component, _, rest = path.partition("/")
+        for prefix, seen in (("include/lockstep/", "public"), ("internal/", "internal"), ("src/", "private")):
+            if component not in COMPONENTS or not rest.startswith(prefix):
                 continue
-            inner = path[len(prefix):]
+            inner = rest[len(prefix):]
             for layer in self.by_folder:
-                if public and inner in layer.headers:
-                    return layer, True
+                if seen == "public" and inner in layer.headers:
+                    return layer, seen
             for layer in self.by_folder:
-                if inner.startswith(layer.folder + "/"):
-                    return layer, public
-        return None, path.startswith("include/")
+                if layer.component == component and inner.startswith(layer.folder + "/"):
+                    return layer, seen
+            return None, seen
+        return None, None
 
     def resolve(self, include, holder):
         """The file that is included, by its path from the root; None when it is none of ours."""
-        for folder in (holder.parent, self.root / "src", self.root / "include"):
+        folders = [holder.parent] + [self.root / component / kind for component in COMPONENTS for kind in ("src", "internal", "include")]
+        for folder in folders:
             if (folder / include).is_file():
                 return (folder / include).resolve().relative_to(self.root.resolve()).as_posix()
         return None
@@ -141,24 +155,27 @@ class Tree:
 
     def complaint(self, path, target):
         """Why the file `path` must not include `target`, or None."""
-        user, is_public = self.owner(path)
-        used, target_public = self.owner(target)
+        user, user_seen = self.owner(path)
+        used, seen = self.owner(target)
         for folder, includes in USERS.items():
             if path.startswith(folder):
-                return f"{includes} public headers only" if target.startswith("src/") else None
-        if is_public and not target_public:
-            return "a public header includes a private one"
+                return f"{includes} public headers only" if seen in ("internal", "private") else None
+        if user_seen == "public" and seen != "public":
+            return "a public header includes one that is not"
         if user is None or used is None or user.name == used.name:
             return None
-        allowed = with_what_they_export(user.public if is_public else user.public + user.private, self.layers)
+        if seen == "private":
+            return f"this header is private to layer '{used.name}'; what other layers need is in {used.component}/internal/{used.folder}"
+        allowed = with_what_they_export(user.public if user_seen == "public" else user.public + user.private, self.layers)
         if used.name in allowed:
             return None
-        wanted = "names PUBLIC" if is_public else "names"
+        wanted = "names PUBLIC" if user_seen == "public" else "names"
         return f"layer '{user.name}' sees {', '.join(sorted(allowed)) or 'no other layer'}; none that it {wanted} is '{used.name}'"
 
     def check(self):
         complaints = []
-        for top in ("include", "src", *USERS):
+        tops = [f"{component}/{kind}" for component in COMPONENTS for kind in ("include", "internal", "src")]
+        for top in (*tops, *USERS):
             for file in sorted((self.root / top).rglob("*")):
                 if file.suffix in SUFFIXES:
                     complaints += self.check_file(file)
@@ -180,7 +197,7 @@ def main():
     for complaint in complaints:
         print(complaint)
     if complaints:
-        print(f"{len(complaints)} forbidden includes. Name the layer in core/CMakeLists.txt if docs/architecture.md allows it; "
+        print(f"{len(complaints)} forbidden includes. Name the layer in its CMakeLists.txt if docs/architecture.md allows it; "
               "else move the code.", file=sys.stderr)
     return 1 if complaints else 0
 

@@ -2,10 +2,10 @@
 //
 //   lockstep run --nproc-per-node 2 ./image_folder_train FOLDER [EPOCHS]     FOLDER/CLASS/*.jpg
 #include <lockstep/data/data_loader.h>
-#include <lockstep/data/image_folder.h>
+#include <lockstep/datasets/image_folder.h>
 #include <lockstep/lockstep.h>
 #include <lockstep/nn/distributed_data_parallel.h>
-#include <lockstep/nn/models/resnet.h>
+#include <lockstep/models/resnet.h>
 
 #include <cstdio>
 #include <exception>

@@ -3,7 +3,7 @@
 //   ./minimal_train                                     alone
 //   lockstep run --nproc-per-node 2 ./minimal_train     on two processes, unchanged
 #include <lockstep/lockstep.h>
-#include <lockstep/nn/models/mnist_net.h>
+#include <lockstep/models/mnist_net.h>
 
 int main() {
   lockstep::ProcessGroupGuard group;           // finds its rank by itself; left on exit, whatever happens

@@ -6,8 +6,8 @@
 //
 // Prints the five largest logits, with the numbers of their classes, which are Python's for the same picture. (Weights
 // that torchvision calls IMAGENET1K_V2 work too, but Python resizes their pictures to 232 instead of 256.)
-#include <lockstep/data/image/decode.h>
-#include <lockstep/data/transforms/compose.h>
+#include <lockstep/image/decode.h>
+#include <lockstep/transforms/compose.h>
 #include <lockstep/lockstep.h>
 
 #include <algorithm>

@@ -3,8 +3,8 @@
 //
 //   ./augment_picture PICTURE FOLDER [COUNT]
 #include <lockstep/data/errors.h>
-#include <lockstep/data/image/decode.h>
-#include <lockstep/data/transforms/compose.h>
+#include <lockstep/image/decode.h>
+#include <lockstep/transforms/compose.h>
 
 #include <cstdint>
 #include <cstdio>

@@ -3,9 +3,9 @@
 //   lockstep run --nproc-per-node 2 ./tutorial_average_gradients [FOLDER [BATCHES]]
 #include <lockstep/c10d/distributed.h>
 #include <lockstep/data/data_partitioner.h>
-#include <lockstep/data/mnist.h>
+#include <lockstep/datasets/mnist.h>
 #include <lockstep/nn/average_gradients.h>
-#include <lockstep/nn/models/mnist_net.h>
+#include <lockstep/models/mnist_net.h>
 
 #include <cmath>
 #include <iostream>

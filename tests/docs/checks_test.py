@@ -47,22 +47,22 @@ class Environment(Project):
     def setUp(self):
         super().setUp()
         self.write("docs/environment.md", self.PAGE)
-        self.write("src/a.cpp", 'getenv("RANK"); get("LOCKSTEP_A"); find("lower"); type("F8_E4M3");')
-        self.write("src/b.cpp", 'all{\n  {"TLS", "tcp"},\n};\nname = std::string("UCX_") + setting;')
+        self.write("core/src/a.cpp", 'getenv("RANK"); get("LOCKSTEP_A"); find("lower"); type("F8_E4M3");')
+        self.write("core/src/b.cpp", 'all{\n  {"TLS", "tcp"},\n};\nname = std::string("UCX_") + setting;')
 
     def test_agreement(self):
         self.assertEqual(self.found_by(environment.check), [])
 
     def test_a_variable_that_is_not_on_the_page(self):
-        self.write("include/c.h", '\nconstexpr auto kName = "LOCKSTEP_NEW";\nnumber(environment, "SIZE");')
-        self.write("src/b.cpp", 'all{\n  {"TLS", "tcp"},\n  {"LOG_LEVEL", "error"}};\nstd::string("UCX_") + name;')
+        self.write("core/include/c.h", '\nconstexpr auto kName = "LOCKSTEP_NEW";\nnumber(environment, "SIZE");')
+        self.write("core/src/b.cpp", 'all{\n  {"TLS", "tcp"},\n  {"LOG_LEVEL", "error"}};\nstd::string("UCX_") + name;')
         self.assertEqual(self.found_by(environment.check), [
-            "src/b.cpp:3: the environment variable UCX_LOG_LEVEL is not in docs/environment.md",
-            "include/c.h:2: the environment variable LOCKSTEP_NEW is not in docs/environment.md",
-            "include/c.h:3: the environment variable SIZE is not in docs/environment.md"])
+            "core/src/b.cpp:3: the environment variable UCX_LOG_LEVEL is not in docs/environment.md",
+            "core/include/c.h:2: the environment variable LOCKSTEP_NEW is not in docs/environment.md",
+            "core/include/c.h:3: the environment variable SIZE is not in docs/environment.md"])
 
     def test_a_variable_that_no_source_uses(self):
-        self.write("src/a.cpp", 'getenv("RANK");')
+        self.write("core/src/a.cpp", 'getenv("RANK");')
         self.assertEqual(self.found_by(environment.check),
                          ["docs/environment.md:1: no source uses LOCKSTEP_A; remove it from this page"])
 
@@ -71,8 +71,8 @@ class Commands(Project):
     def setUp(self):
         super().setUp()
         self.write("dev", "cat <<TEXT\n  test    run\n            --label L\n  check\n            --quick\nTEXT\n")
-        self.write("src/cli/run_options.cpp", '"--nproc-per-node" "-t,--tee"')
-        self.write("src/cli/pictures/commands.cpp", '"--resize"')
+        self.write("core/src/cli/run_options.cpp", '"--nproc-per-node" "-t,--tee"')
+        self.write("vision/src/cli/pictures/commands.cpp", '"--resize"')
         self.write("CMakeLists.txt", "option(LOCKSTEP_TESTS)")
 
     def test_good_ones(self):
@@ -131,12 +131,12 @@ class CodeBlocks(Project):
         self.assertEqual(len(self.found_by(code_blocks.check)), 1)
 
     def test_headers(self):
-        self.write("include/a.h", "// Text:\n//\n//   int x = 1;\n//   ...\n//   int y = 2;\n//\n// More:\n//   - a list\n"
+        self.write("core/include/a.h", "// Text:\n//\n//   int x = 1;\n//   ...\n//   int y = 2;\n//\n// More:\n//   - a list\n"
                                   "//     of two lines\n//   1. and another\n#pragma once\n")
         self.assertEqual(self.found_by(code_blocks.check), [])
-        self.write("include/a.h", "// Text:\n//\n//   int x = 1;\n//\n//   int z;\nint f();\n// and\n//   int w;\n")
+        self.write("core/include/a.h", "// Text:\n//\n//   int x = 1;\n//\n//   int z;\nint f();\n// and\n//   int w;\n")
         self.assertEqual(self.found_by(code_blocks.check),
-                         [f"include/a.h:3: {self.MISSING}", f"include/a.h:8: {self.MISSING}"])
+                         [f"core/include/a.h:3: {self.MISSING}", f"core/include/a.h:8: {self.MISSING}"])
 
 
 class BenchTables(Project):

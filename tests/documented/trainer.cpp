@@ -1,5 +1,5 @@
 // Code of docs/trainer.md and lockstep/trainer/*.h.
-#include <lockstep/data/transforms/parse.h>
+#include <lockstep/transforms/parse.h>
 #include <lockstep/lockstep.h>
 
 #include <cstdio>

@@ -5,7 +5,7 @@
 #include <sstream>
 
 #ifdef LOCKSTEP_PARITY_SCRIPTS
-#include "support/python.h"
+#include "support/python/python.h"
 #endif
 #include "support/process.h"
 #include "support/read_file.h"

@@ -1,6 +1,7 @@
 """Run by ctest: the Debian packages install and run in a root that has nothing but what they depend on.
 
-The root is made of the files of the installed packages that `lockstep` names in Depends, and of those that these name.
+The root is made of the files of the installed packages that the packages of programs name in Depends, and of those that these
+name.
 So a dependency that is missing there is a library that is missing in the root. Entering it needs root, or a kernel
 that lets users make namespaces.
 
@@ -13,6 +14,7 @@ import shutil
 import subprocess
 import sys
 
+COMPONENTS = ("core", "vision", "studio")
 TEST_PACKAGES = ["bash", "coreutils", "libc-bin"]  # what the test itself runs
 
 
@@ -109,20 +111,36 @@ def expect(text, *parts):
 PROGRAM = 'echo "rank $RANK of $WORLD_SIZE"'
 
 
+def depends_of(package):
+    return output("dpkg-deb", "-f", package, "Depends").strip()
+
+
 def check_packages(packages, scratch):
-    programs, = packages.glob("lockstep_*.deb")
-    development, = packages.glob("lockstep-dev_*.deb")
-    version = output("dpkg-deb", "-f", programs, "Version").strip()
-    expect(output("dpkg-deb", "-f", development, "Depends"), f"lockstep (= {version})", "libfmt-dev")
-    depends = output("dpkg-deb", "-f", programs, "Depends")
-    expect(depends, "libc6", "libstdc++6")
-    if "torch" in depends:
-        sys.exit(f"no Debian package has LibTorch, but Depends is: {depends}")
-    root = scratch / "root"
-    make_root(depends, root)
-    output("dpkg-deb", "-x", programs, root)
+    programs = [next(packages.glob(f"lockstep-{component}_*.deb")) for component in COMPONENTS]
+    development = [next(packages.glob(f"lockstep-{component}-dev_*.deb")) for component in COMPONENTS]
+    version = output("dpkg-deb", "-f", programs[0], "Version").strip()
+    expect(depends_of(development[0]), f"lockstep-core (= {version})", "libfmt-dev")
+    expect(depends_of(development[1]), f"lockstep-core-dev (= {version})", "libpng-dev")
+    depends = [depends_of(package) for package in programs]
+    expect(depends[0], "libc6", "libstdc++6")
+    expect(depends[1], f"lockstep-core (= {version})", "libpng16")
+    for unwanted in ("torch", "libpng", "yaml"):
+        if unwanted in depends[0]:
+            sys.exit(f"core needs no {unwanted}, but Depends is: {depends[0]}")
+    # Core alone runs jobs, and says what the other packages are for.
+    root = scratch / "core"
+    make_root(depends[0], root)
+    output("dpkg-deb", "-x", programs[0], root)
     expect(run_in(root, "lockstep --version"), "lockstep ")
     expect(run_in(root, f"lockstep run --nproc-per-node 2 bash -c '{PROGRAM}'"), "rank 0 of 2", "rank 1 of 2")
+    expect(run_in(root, "lockstep run --config none.yaml true || test $? = 127"), "Debian package lockstep-studio")
+    if "torch" in version:
+        expect(run_in(root, "lockstep checkpoint show none.pt || test $? = 1"), "needs LibTorch", "LOCKSTEP_TORCH_DIR")
+    # All of them.
+    root = scratch / "all"
+    make_root(", ".join(depends), root)
+    for package in programs:
+        output("dpkg-deb", "-x", package, root)
     expect(run_in(root, "lockstep doctor || test $? = 1"), "all_reduce", "libtorch")
     expect(run_in(root, "lockstep new /tmp/pictures && ls /tmp/pictures"), "trainer")
     expect(run_in(root, "lockstep data check /tmp/pictures/data/pictures/train"), "72 pictures of 3 classes")
@@ -131,10 +149,11 @@ def check_packages(packages, scratch):
     if "torch" in version:
         expect(run_in(root, "lockstep train --config none.yaml || test $? = 1"), "needs LibTorch", "LOCKSTEP_TORCH_DIR")
     # Unpacked by hand, somewhere else.
-    output("dpkg-deb", "-x", development, scratch / "development")
-    for path in ("studio/include/lockstep/lockstep.h", "lib/cmake/lockstep/lockstepConfig.cmake", "lib/liblockstep_engine.a"):
+    for package in development:
+        output("dpkg-deb", "-x", package, scratch / "development")
+    for path in ("include/lockstep/lockstep.h", "lib/cmake/lockstep/lockstepConfig.cmake", "lib/liblockstep_engine.a"):
         if not (scratch / "development/usr" / path).exists():
-            sys.exit(f"{development.name} has no /usr/{path}")
+            sys.exit(f"the packages have no /usr/{path}")
 
 
 def main():

@@ -20,7 +20,7 @@
 #include "lockstep/nn/zero_redundancy_optimizer.h"
 #include "parity/option_grid.h"
 #include "parity/option_net.h"
-#include "support/python.h"
+#include "support/python/python.h"
 #include "support/process_ranks.h"
 #include "support/scratch_folder.h"
 

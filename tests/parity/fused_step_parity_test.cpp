@@ -12,7 +12,7 @@
 #include "lockstep/checkpoint/torch_file.h"
 #include "lockstep/nn/fused_step.h"
 #include "nn/fused_step_cases.h"
-#include "support/python.h"
+#include "support/python/python.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep {

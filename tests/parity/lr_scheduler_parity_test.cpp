@@ -13,7 +13,7 @@
 #include "lockstep/checkpoint/torch_file.h"
 #include "lockstep/nn/lr_schedules.h"
 #include "lockstep/nn/one_cycle_lr.h"
-#include "support/python.h"
+#include "support/python/python.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::optim {

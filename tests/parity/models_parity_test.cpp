@@ -14,7 +14,7 @@
 #include "lockstep/models/mobilenet_v3.h"
 #include "lockstep/models/resnet.h"
 #include "lockstep/models/vision_transformer.h"
-#include "support/python.h"
+#include "support/python/python.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::models {

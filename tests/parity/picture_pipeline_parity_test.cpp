@@ -14,7 +14,7 @@
 #include "lockstep/datasets/image_folder.h"
 #include "lockstep/datasets/packed_images.h"
 #include "lockstep/datasets/transform_tensor.h"
-#include "support/python.h"
+#include "support/python/python.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::data {

@@ -5,7 +5,7 @@
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/data/tensor_dataset.h"
 #include "lockstep/data/views.h"
-#include "support/python.h"
+#include "support/python/python.h"
 
 namespace lockstep::data {
 namespace {

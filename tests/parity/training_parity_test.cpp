@@ -8,7 +8,7 @@
 #include "lockstep/nn/distributed_data_parallel.h"
 #include "lockstep/models/mnist_net.h"
 #include "lockstep/trainer/trainer.h"
-#include "support/python.h"
+#include "support/python/python.h"
 #include "support/process_ranks.h"
 #include "support/scratch_folder.h"
 

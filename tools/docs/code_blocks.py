@@ -91,7 +91,7 @@ def check(root: Path):
     sources = sorted((root / "tests/documented").glob("*.cpp")) + sorted((root / "examples").glob("*/*.cpp"))
     compiled = [squeezed(path.read_text()) for path in sources]
     documents = [(page, blocks_of_page) for page in markdown.pages(root)]
-    documents += [(header, blocks_of_header) for header in sorted((root / "include").rglob("*.h"))]
+    documents += [(header, blocks_of_header) for header in sorted(root.glob("*/include/**/*.h"))]
     for path, blocks_of in documents:
         try:
             for line, code in blocks_of(path.read_text()):

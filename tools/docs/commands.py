@@ -29,7 +29,7 @@ class Known:
         self.run = set(OPTION.findall(all_text(root, "core/src/cli/*_options.cpp"))) | {"--help"}
         self.pictures = set(OPTION.findall(all_text(root, "vision/src/cli/pictures/*.cpp"))) | {"--help"}
         self.settings = set(re.findall(r"LOCKSTEP_\w+", all_text(root, "CMakeLists.txt") + all_text(root, "cmake/*") +
-                                       all_text(root, "tests/**/CMakeLists.txt")))
+                                       all_text(root, "**/tests/**/CMakeLists.txt")))
 
 
 def wrong_in(line: str, known: Known):

@@ -3,7 +3,8 @@ import re
 from pathlib import Path
 
 PAGE = "docs/environment.md"
-FOLDERS = ("src", "include", "python")
+FOLDERS = ("core/src", "core/internal", "core/include", "vision/src", "vision/internal", "vision/include", "studio/src",
+           "studio/internal", "studio/include", "python")
 NAME = r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*_?"
 # Read by name: getenv("TMPDIR"), environment.get("RANK"), number(environment, "RANK"), os.environ["RANK"].
 ASKED = re.compile(rf'(?:getenv|get|has|number|required|find_variable|environ)\s*[(\[]\s*(?:\w+,\s*)?"({NAME})"')

@@ -19,7 +19,7 @@ class Block:
 def pages(root: Path):
     """The project's own pages, without those in builds and dependencies."""
     found = sorted(root.glob("*.md"))
-    for folder in ("bench", "docs", "examples", "include", "python", "src", "tests", "tools"):
+    for folder in ("bench", "core", "docs", "examples", "python", "studio", "tests", "tools", "vision"):
         found += sorted((root / folder).rglob("*.md"))
     return found
 

@@ -27,7 +27,7 @@ BACKEND = "liblockstep_nccl.so"
 # Loaded when it is there, so no program is linked with it: without it, ranks are not bound to their cores.
 LOADED_LATER = "libhwloc.so.15"
 # What the programs are compiled from.
-SOURCES = ("src", "include", "tests", "bench", "examples", "cmake", "CMakeLists.txt")
+SOURCES = ("core", "vision", "studio", "tests", "bench", "examples", "cmake", "CMakeLists.txt")
 SUFFIXES = {".cpp", ".h", ".inl", ".txt", ".cmake", ".in", ".map"}
 # Parts of every system. A copy from another machine may not fit its other parts.
 OF_THE_SYSTEM = re.compile(r"(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|gcc_s|stdc\+\+))\.so\.\d+")

@@ -74,4 +74,13 @@ void apply_placement(const site::TakenDevices& devices, launch::JobOptions& job)
   job.cores = std::min(static_cast<int>(topology->cores.size()), launch::usable_cores());
 }
 
+Status with_place(const SiteArguments& site, const Status& error) {
+  for (const auto& [option, place] : site.places) {
+    const bool is_about_it =
+        error.message().starts_with(option) && error.message().substr(option.size(), 1).find_first_of(" :") == 0;
+    if (is_about_it) return error.with_context(place);
+  }
+  return error;
+}
+
 }  // namespace lockstep::cli

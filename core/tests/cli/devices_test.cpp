@@ -1,4 +1,4 @@
-// `lockstep run` with --config and --devices, on a fake NVML (programs/fake_nvml.cpp).
+// `lockstep run --devices`, on a fake NVML (programs/fake_nvml.cpp).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -158,74 +158,6 @@ TEST_F(DevicesMulti, JobsThatChooseAtOnceGetDifferentGpus) {
     seen_by.insert(job->out_so_far());
   }
   EXPECT_EQ(seen_by.size(), 4U);
-}
-
-class ConfigMulti : public Devices {
- protected:
-  Finished run(const std::string& yaml, const std::vector<std::string>& options,
-               const std::vector<std::string>& program) {
-    folder_.write("conf/c.yaml", yaml);
-    std::vector<std::string> words{LOCKSTEP_PROGRAM, "run", "--config", folder_.path("conf/c.yaml")};
-    words.insert(words.end(), options.begin(), options.end());
-    words.insert(words.end(), program.begin(), program.end());
-    return run_program(words);
-  }
-};
-
-TEST_F(ConfigMulti, TheFileGivesOptionsAndTheCommandLineWins) {
-  const std::string yaml = "launch:\n  nproc_per_node: 2\n  max_restarts: 3\n  rdzv_id: from-file\ntrainer:\n  x: 1\n";
-  const char* script = "test $RANK = 0 && echo $WORLD_SIZE $TORCHELASTIC_MAX_RESTARTS $TORCHELASTIC_RUN_ID; true";
-  EXPECT_EQ(run(yaml, {}, {"sh", "-c", script}).out, "[rank 0]: 2 3 from-file\n");
-  EXPECT_EQ(run(yaml, {"--max_restarts=1", "--nproc-per-node", "1"}, {"sh", "-c", script}).out, "1 1 from-file\n");
-  EXPECT_EQ(run("launch:\n  program: [echo, hello]\n", {}, {}).out, "hello\n");
-}
-
-TEST_F(ConfigMulti, MistakesAreToldAtOnceAndNothingStarts) {
-  const Finished end =
-      run("launch:\n  nproc_per_nod: 2\n  max_restarts: -1\n  master_port: 70000\n  rdzv_backend: etcd\n",
-          {"--grace", "1"}, {"echo", "never"});
-  EXPECT_EQ(end.exit_code, 2);
-  EXPECT_EQ(end.out, "");
-  const std::string file = folder_.path("conf/c.yaml");
-  EXPECT_EQ(end.err,
-            "lockstep: " + file +
-                ":2:3: unknown key 'nproc_per_nod' in section 'launch'; the nearest known one is 'nproc_per_node'\n" +
-                file + ":3:17: launch.max_restarts: expected a whole number from 0 to 2147483647, found '-1'\n" + file +
-                ":4:16: launch.master_port: expected a whole number from 0 to 65535 or null, found '70000'\n" + file +
-                ":5:17: launch.rdzv_backend: expected one of c10d, static or null, found 'etcd'\n");
-  EXPECT_EQ(run("launch:\n  nproc_per_node: zero\n", {}, {"true"}).err,
-            "lockstep: " + file + ":2:19: --nproc-per-node 'zero': expected a number from 1, cpu, gpu or auto\n");
-  EXPECT_EQ(run("launch:\n  device_ids: [0]\n  devices: all\n", {}, {"true"}).exit_code, 2);
-  EXPECT_EQ(run_program({LOCKSTEP_PROGRAM, "run", "--config", "/none.yaml", "true"}).exit_code, 1);
-}
-
-TEST_F(ConfigMulti, PrintedOptionsSayWhereTheyComeFrom) {
-  const Finished end = run("launch:\n  max_restarts: 3\n", {"--nproc-per-node=2", "--print-config"}, {});
-  EXPECT_EQ(end.exit_code, 0) << end.err;
-  EXPECT_TRUE(contains(end.out, "launch:\n")) << end.out;
-  EXPECT_TRUE(contains(end.out, "c.yaml:2:17\n")) << end.out;
-  EXPECT_TRUE(contains(end.out, "# --nproc-per-node\n")) << end.out;
-  EXPECT_TRUE(contains(end.out, "# default\n")) << end.out;
-  EXPECT_EQ(run(end.out, {}, {"true"}).exit_code, 0) << "what is printed does not read back";
-}
-
-TEST_F(ConfigMulti, PrintedOptionsAreThoseOfTheJob) {
-  const std::vector<std::string> program{"sh", "-c", "echo it\\'s '#' $RANK: \"$@\"", "x,y", "a b"};
-  const std::string printed =
-      run("launch:\n  device_ids: [0]\n  program: [no]\n", {"--devices=", "--print-config"}, program).out;
-  const Finished end = run(printed, {}, {});
-  EXPECT_EQ(end.exit_code, 0) << end.err << printed;
-  EXPECT_EQ(end.out, "it's # 0: a b\n") << printed;
-  // Under srun, and with --devices, a number that a file gives would win.
-  EXPECT_TRUE(contains(printed, "# nnodes: ") && contains(printed, "# nproc_per_node: ")) << printed;
-}
-
-TEST_F(ConfigMulti, DeviceIdsChooseGpus) {
-  folder_.write("conf/c.yaml", "launch:\n  device_ids: [2, 1]\n");
-  const Finished end = run_program({"env", kFakeNvml, "FAKE_NVML_FREE=1,2,3", "LOCKSTEP_LEASES=" + folder_.path("conf"),
-                                    LOCKSTEP_PROGRAM, "run", "--config", folder_.path("conf/c.yaml"), "sh", "-c",
-                                    "test $RANK = 0 && echo $CUDA_VISIBLE_DEVICES; true"});
-  EXPECT_EQ(end.out, "[rank 0]: 2\n") << end.err;
 }
 
 }  // namespace

@@ -115,18 +115,6 @@ TEST(HostsMulti, EachHostRunsALauncher) {
   EXPECT_EQ(read_file(folder.path("lines")).substr(0, 2), "b ");
 }
 
-TEST(HostsMulti, AFileMayNameTheHosts) {
-  const ScratchFolder folder;
-  const std::string ssh = fake_ssh(folder, "echo \"$@\" >> " + folder.path("lines") + "; exec sh -c \"$2\"");
-  folder.write("config.yaml", "launch:\n  hosts: localhost,b\n  local_addr: 127.0.0.1\n  ssh: " + ssh + "\n");
-  const Finished end =
-      run_program({LOCKSTEP_PROGRAM, "run", "--config", folder.path("config.yaml"), "sh", "-c", "echo $RANK"});
-  EXPECT_EQ(end.exit_code, 0) << end.err;
-  EXPECT_EQ(lines_of(end.out), (std::set<std::string>{"[rank 0]: 0", "[rank 1]: 1"}));
-  // With --devices each launcher would start one worker for each GPU.
-  EXPECT_EQ(read_file(folder.path("lines")).find("--nproc-per-node"), std::string::npos);
-}
-
 TEST(HostsMulti, TheScriptOfTheExamples) {
   const ScratchFolder folder;
   const std::string programs = std::filesystem::path(LOCKSTEP_PROGRAM).parent_path();

@@ -1,5 +1,5 @@
 // `lockstep new`. tests/package builds what it makes, and trains.
-#include "cli/new_project.h"
+#include "cli/new_project/new_project.h"
 
 #include <gtest/gtest.h>
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/new_project.h"
+#include "cli/new_project/new_project.h"
 #include "support/process.h"
 #include "support/scratch_folder.h"
 

@@ -2,8 +2,8 @@
 // get(index): see lockstep/data/dataset.h.
 #pragma once
 
-#include <lockstep/data/image_folder.h>
-#include <lockstep/data/transforms/parse.h>
+#include <lockstep/datasets/image_folder.h>
+#include <lockstep/transforms/parse.h>
 
 #include <string>
 #include <vector>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <lockstep/config/schema.h>
-#include <lockstep/data/image_dataset.h>
+#include <lockstep/datasets/image_dataset.h>
 
 #include <cstdint>
 #include <string>

@@ -1,5 +1,5 @@
 // The shortest complete program, with its own dataset.
-#include <lockstep/lockstep.h>
+#include <lockstep/core.h>
 
 #include <cstdio>
 

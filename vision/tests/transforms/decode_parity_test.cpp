@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/image/decode.h"
-#include "support/python.h"
+#include "support/python/python.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::data {

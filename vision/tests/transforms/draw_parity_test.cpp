@@ -10,7 +10,7 @@
 #include "transforms/distribution.h"
 #include "transforms/elastic.h"
 #include "transforms/step.h"
-#include "support/python.h"
+#include "support/python/python.h"
 
 namespace lockstep::data {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "transforms/elastic.h"
 #include "transforms/parity_pictures.h"
-#include "support/python.h"
+#include "support/python/python.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::data {

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "transforms/parity_pictures.h"
-#include "support/python.h"
+#include "support/python/python.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::data {

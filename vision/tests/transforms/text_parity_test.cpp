@@ -8,7 +8,7 @@
 #include "lockstep/data/errors.h"
 #include "lockstep/transforms/compose.h"
 #include "lockstep/transforms/parse.h"
-#include "support/python.h"
+#include "support/python/python.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::data {

@@ -1,4 +1,4 @@
-// Errors as values. Layers that do not use LibTorch return Status or Result<T> (data/transforms alone throws); layers
+// Errors as values. Layers that do not use LibTorch return Status or Result<T> (transforms alone throws); layers
 // that use it throw.
 //
 // A successful Status is one null pointer, so returning it costs nothing. A layer that passes an error on may add what

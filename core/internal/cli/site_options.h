@@ -25,10 +25,6 @@ struct SiteArguments {
 
 void add_site_options(CLI::App& command, SiteArguments& arguments);
 
-// Reads the file's section `launch` into the options of `run` that the command line has not given, and its key
-// `program` into run.program when that is empty. With --print-config the text of all values comes back, else "".
-Result<std::string> apply_config(CLI::App& command, SiteArguments& site, RunArguments& run);
-
 // An error about an option that the file or a variable gave, with that place.
 Status with_place(const SiteArguments& site, const Status& error);
 

@@ -1,4 +1,4 @@
-#include "support/python.h"
+#include "support/python/python.h"
 
 #include <array>
 #include <cstdio>

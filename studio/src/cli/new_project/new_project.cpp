@@ -1,4 +1,4 @@
-#include "cli/new_project.h"
+#include "cli/new_project/new_project.h"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
-// The section `launch` of a configuration file: the options of `lockstep run` by their names. The keys come from the
-// options themselves, so that an option is described once.
+// The program behind `lockstep run --config FILE`: `lockstep run` with the section `launch` of a configuration file. Its keys
+// are the options of `run` by their names. They come from the options themselves, so that an option is described once.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -15,12 +15,15 @@
 #include <utility>
 #include <vector>
 
-#include "cli/site_options.h"
+#include "base/standard_descriptors.h"
+#include "cli/run_program.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/config/schema.h"
 
-namespace lockstep::cli {
 namespace {
+
+using namespace lockstep;       // NOLINT(google-build-using-namespace)
+using namespace lockstep::cli;  // NOLINT(google-build-using-namespace)
 
 // An option of `run` as a key of the section.
 struct Setting {
@@ -191,14 +194,7 @@ class LaunchSection {
   config::Section section_;
 };
 
-}  // namespace
-
 Result<std::string> apply_config(CLI::App& command, SiteArguments& site, RunArguments& run) {
-  if (site.config.empty() && !site.print_config) {
-    site.nproc_given = command.count("--nproc-per-node") > 0;
-    site.nnodes_given = command.count("--nnodes") > 0;
-    return std::string();
-  }
   LaunchSection section(command);
   LOCKSTEP_RETURN_IF_ERROR(section.read(site.config));
   try {
@@ -209,13 +205,9 @@ Result<std::string> apply_config(CLI::App& command, SiteArguments& site, RunArgu
   return site.print_config ? section.print() : std::string();
 }
 
-Status with_place(const SiteArguments& site, const Status& error) {
-  for (const auto& [option, place] : site.places) {
-    const bool is_about_it =
-        error.message().starts_with(option) && error.message().substr(option.size(), 1).find_first_of(" :") == 0;
-    if (is_about_it) return error.with_context(place);
-  }
-  return error;
-}
+}  // namespace
 
-}  // namespace lockstep::cli
+int main(int argc, char** argv) {
+  lockstep::fill_standard_descriptors();
+  return lockstep::cli::run_program(argc, argv, apply_config);
+}
