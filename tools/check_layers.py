@@ -3,11 +3,12 @@
 
 A layer is a target made by lockstep_layer() or lockstep_backend() in COMPONENT/CMakeLists.txt. Its headers are
 COMPONENT/include/lockstep/LAYER (public), COMPONENT/internal/LAYER (for other layers) and COMPONENT/src/LAYER (private). A file
-may include all headers of its own layer; of the layers that its target names, and of those that these name PUBLIC, the public and
-internal ones. Public headers include public headers only, of layers that are named PUBLIC. A component sees itself and those
-before it. A layer without TORCH, and a program in COMPONENT/src/cli, includes no header of LibTorch, not even through a header of
-ours. Examples and the Python package include public headers only. The programs in COMPONENT/src/cli see the layers that its
-CMakeLists.txt links. Prints each forbidden include with its file and line; exits with 1 if any.
+may include all headers of its own layer; of the layers that its target names, and of those that these name PUBLIC, the public
+and internal ones. Public headers include public headers only, of layers that are named PUBLIC; internal ones include no private
+ones. A component sees itself and those before it. A layer without TORCH, and a program in COMPONENT/src/cli, includes no header
+of LibTorch, not even through a header of ours. Examples and the Python package include public headers only. The programs in
+COMPONENT/src/cli see the layers that its CMakeLists.txt links. Prints each forbidden include with its file and line; exits with 1
+if any.
 
 usage: check_layers.py [ROOT]
 """
@@ -162,6 +163,8 @@ class Tree:
                 return f"{includes} public headers only" if seen in ("internal", "private") else None
         if user_seen == "public" and seen != "public":
             return "a public header includes one that is not"
+        if user_seen == "internal" and seen == "private":
+            return "a header for other layers includes one that is private"
         if user is None or used is None or user.name == used.name:
             return None
         if seen == "private":

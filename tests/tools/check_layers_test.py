@@ -55,6 +55,9 @@ class CheckLayers(unittest.TestCase):
     def test_what_is_private_to_a_layer_is_not_seen(self):
         self.expect("core/src/engine/b.cpp", "store/tcp/own.h", why="this header is private to layer 'store'")
 
+    def test_what_other_layers_see_brings_nothing_private(self):
+        self.expect("core/internal/store/tcp/b.h", "store/tcp/own.h", why="a header for other layers includes one that is private")
+
     def test_a_component_sees_those_below_it(self):
         self.expect("vision/src/image/b.cpp", "lockstep/base/status.h")
         self.write("vision/include/lockstep/image/decode.h", "")

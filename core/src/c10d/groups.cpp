@@ -10,6 +10,7 @@
 
 #include "c10d/target.h"
 #include "c10d/world.h"
+#include "engine/core/failure.h"
 #include "engine/core/group_registry.h"
 #include "lockstep/c10d/collectives.h"
 #include "lockstep/store/prefix_store.h"

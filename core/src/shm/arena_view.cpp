@@ -1,4 +1,4 @@
-#include "arena_view.h"
+#include "shm/arena_view.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

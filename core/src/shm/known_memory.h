@@ -6,10 +6,10 @@
 #include <cstddef>
 #include <memory>
 
-#include "arena_view.h"
+#include "shm/arena_view.h"
 #include "lockstep/base/fd.h"
 #include "lockstep/base/status.h"
-#include "mapping.h"
+#include "shm/mapping.h"
 
 namespace lockstep::comm {
 

@@ -1,4 +1,4 @@
-#include "mapping.h"
+#include "shm/mapping.h"
 
 #include <sys/mman.h>
 

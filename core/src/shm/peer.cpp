@@ -1,4 +1,4 @@
-#include "peer.h"
+#include "shm/peer.h"
 
 #include <poll.h>
 #include <sys/syscall.h>

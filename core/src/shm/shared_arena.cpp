@@ -11,7 +11,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "arena_view.h"
+#include "shm/arena_view.h"
 #include "base/arithmetic.h"
 #include "lockstep/base/log.h"
 #include "shm/map_shared.h"

@@ -9,10 +9,12 @@
 #include <memory>
 #include <vector>
 
-#include "engine/core/group.h"
 #include "lockstep/base/mutex.h"
 
 namespace lockstep::comm {
+
+class Group;
+struct Failure;
 
 // The groups of this process. Thread-safe. It never waits for a group's lock: that group may be waiting for this
 // registry's lock.

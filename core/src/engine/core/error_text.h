@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "lockstep/base/status.h"
-#include "operation.h"
-#include "request.h"
+#include "engine/core/operation.h"
+#include "engine/core/request.h"
 #include "store/membership/roster.h"
 
 namespace lockstep::comm {

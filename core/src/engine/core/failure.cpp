@@ -1,4 +1,4 @@
-#include "failure.h"
+#include "engine/core/failure.h"
 
 namespace lockstep::comm {
 namespace {

@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "failure.h"
+#include "engine/core/failure.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/status.h"
 #include "lockstep/engine/communicator.h"
-#include "operation.h"
-#include "request.h"
+#include "engine/core/operation.h"
+#include "engine/core/request.h"
 #include "store/membership/roster.h"
 
 namespace lockstep::comm {

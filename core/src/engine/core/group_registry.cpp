@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/core/group.h"
 #include "lockstep/base/fork.h"
 
 namespace lockstep::comm {

@@ -1,4 +1,4 @@
-#include "kind.h"
+#include "engine/core/kind.h"
 
 namespace lockstep::comm {
 

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <thread>
 
+#include "engine/core/group.h"
 #include "engine/core/group_registry.h"
 
 namespace lockstep::comm {

@@ -1,4 +1,4 @@
-#include "request.h"
+#include "engine/core/request.h"
 
 #include <fmt/format.h>
 

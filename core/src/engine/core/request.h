@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "kind.h"
+#include "engine/core/kind.h"
 #include "lockstep/base/status.h"
 #include "lockstep/engine/communicator.h"
 

@@ -11,6 +11,7 @@
 
 #include "collective.h"
 #include "copy_ways.h"
+#include "engine/core/group.h"
 #include "engine/core/group_registry.h"
 #include "engine/core/request.h"
 #include "group_memory.h"

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <functional>
 
+#include "engine/core/group.h"
 #include "engine/core/group_registry.h"
 #include "engine/core/timing.h"
 #include "group_memory.h"

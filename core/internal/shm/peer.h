@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "arena_view.h"
+#include "shm/arena_view.h"
 #include "lockstep/base/fd.h"
 #include "lockstep/base/status.h"
 

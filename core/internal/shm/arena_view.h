@@ -12,7 +12,7 @@
 #include "lockstep/base/mutex.h"
 #include "lockstep/base/status.h"
 #include "lockstep/shm/segments.h"
-#include "mapping.h"
+#include "shm/mapping.h"
 
 namespace lockstep::comm {
 
