@@ -69,7 +69,7 @@ double accuracy_of(const resnet_job::Arguments& a, Replicas& replicas, data::Dat
 void train(const resnet_job::Arguments& a) {
   data::ImageFolder pictures = resnet_job::train_pictures(a);
   ResNet net = resnet_job::make_net(a, static_cast<std::int64_t>(pictures.classes().size()));
-  lockstep::use_fast_batch_norm();  // as the Trainer
+  lockstep::use_fast_batch_norm();
   lockstep::use_fast_convolution();
   net->to(device_of_this_machine());
   if (a.channels_last) lockstep::to_memory_format(*net, torch::MemoryFormat::ChannelsLast);

@@ -33,6 +33,8 @@ void train(const resnet_job::Arguments& a) {
   options.callbacks.on_evaluation = [&](const lockstep::Evaluation& found) {
     told.accuracy(found.epoch, found.accuracies[0]);
   };
+  lockstep::use_fast_batch_norm();
+  lockstep::use_fast_convolution();
   lockstep::Trainer trainer(net, optimizer, options);
   trainer.fit(train_loader, test_loader, [&](data::Example& batch) -> lockstep::StepOutput {
     const torch::Tensor scores = net->forward(batch.data);

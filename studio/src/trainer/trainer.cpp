@@ -1,8 +1,6 @@
 #include "lockstep/trainer/trainer.h"
 
 #include "lockstep/c10d/process_groups.h"
-#include "lockstep/nn/fast_batch_norm.h"
-#include "lockstep/nn/fast_convolution.h"
 #include "loop.h"
 
 namespace lockstep {
@@ -11,8 +9,6 @@ Trainer::Trainer(std::shared_ptr<torch::nn::Module> model, torch::optim::Optimiz
   TORCH_CHECK(is_initialized(),
               "Trainer: there is no world; make a lockstep::ProcessGroupGuard before it (a program "
               "that was started alone is a world of one rank)");
-  use_fast_batch_norm();
-  use_fast_convolution();
   loop_ = std::make_unique<Loop>(std::move(model), optimizer, std::move(options));
 }
 Trainer::~Trainer() = default;

@@ -17,6 +17,7 @@
 #include "lockstep/nn/lr_schedules.h"
 #include "lockstep/nn/mixed_precision.h"
 #include "lockstep/report/run.h"
+#include "nn/batch_norm/fast_batch_norm.h"
 #include "small_training.h"
 #include "support/process_ranks.h"
 #include "support/scratch_folder.h"
@@ -65,6 +66,17 @@ void train_by_hand(const Mode& mode, Net& net, int epochs) {
     }
     if (!mode.per_step) scheduler.step();
   }
+}
+
+// The faster layers concern the whole process, so only a program may choose them.
+TEST(TrainerAndProcessMulti, LeavesTheLayersOfTheProcessAlone) {
+  run_processes(1, [](int) {
+    const ProcessGroupGuard group;
+    Net net;
+    torch::optim::SGD optimizer(net->parameters(), 0.05);
+    const Trainer trainer(net, optimizer, {.epochs = 1});
+    EXPECT_FALSE(nn_detail::is_fast_everywhere());
+  });
 }
 
 TEST_P(TrainerMulti, HasTheBitsOfALoopWrittenByHand) {

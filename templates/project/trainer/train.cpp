@@ -75,6 +75,8 @@ int train(const Options& options) {
   report::RunLog log;
   if (group.rank() == 0) log = lockstep::data::value_or_throw(report::RunLog::open(folder));
   log_to(log, options, classes, group.world_size(), settings.callbacks);
+  lockstep::use_fast_batch_norm();  // on the CPU, for the whole process
+  lockstep::use_fast_convolution();
   lockstep::Trainer trainer(net, optimizer, settings);
   const lockstep::TrainingResult result =
       trainer.fit(train_loader, test_loader, [&](lockstep::data::Example& batch) -> lockstep::StepOutput {

@@ -11,8 +11,8 @@ namespace lockstep {
 // Layers, their names and their state do not change. Values, running statistics and gradients (also gradients of
 // gradients) are those of LibTorch: its sums are doubles as well, added up in another order, and then rounded to float.
 //
-// The Trainer, and so `lockstep train`, and convert_sync_batchnorm call this themselves. It concerns the whole process,
-// and cannot be taken back. (How: it registers a kernel for aten::batch_norm.) Call it before other threads
+// `lockstep train` calls this; nothing else does: a program that wants it says so. Layers that convert_sync_batchnorm has converted
+// take the faster way by themselves. It concerns the whole process, and cannot be taken back. (How: it registers a kernel for aten::batch_norm.) Call it before other threads
 // normalise. Does not block.
 void use_fast_batch_norm();
 

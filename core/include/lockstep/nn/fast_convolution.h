@@ -21,7 +21,8 @@ namespace lockstep {
 // LibTorch, but for the order in which products are added up. The products are at::mm's: a process that allows less
 // exact products, by torch's float32 matmul precision, gets them here too.
 //
-// The Trainer, and so `lockstep train`, calls this itself. It concerns the whole process, and cannot be taken back.
+// `lockstep train` calls this; nothing else does: a program that wants it says so. It concerns the whole process, and cannot be
+// taken back.
 // (How: it registers a kernel for aten::conv2d.) Call it before other threads convolve. Does not block.
 void use_fast_convolution();
 

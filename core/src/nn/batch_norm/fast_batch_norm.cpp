@@ -2,6 +2,8 @@
 
 #include <torch/torch.h>
 
+#include <atomic>
+
 #include "channel_arithmetic.h"
 #include "channel_moments.h"
 #include "lockstep/nn/fast_batch_norm.h"
@@ -9,9 +11,19 @@
 #include "nn/usual_tensor.h"
 
 namespace lockstep {
+namespace {
+
+std::atomic<bool> is_on{false};
+
+}  // namespace
 
 void use_fast_batch_norm() {
+  is_on = true;
   nn_detail::intercept_batch_norm();
+}
+
+bool nn_detail::is_fast_everywhere() {
+  return is_on.load(std::memory_order_relaxed);
 }
 
 namespace nn_detail {

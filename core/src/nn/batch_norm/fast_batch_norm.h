@@ -7,6 +7,9 @@
 
 namespace lockstep::nn_detail {
 
+// Whether use_fast_batch_norm() has been called.
+bool is_fast_everywhere();
+
 // Whether fast_batch_norm() serves this call of a training pass. All that is unusual, or wrong, is left to LibTorch.
 bool suits_fast_batch_norm(const BatchNormCall& call);
 

@@ -66,7 +66,7 @@ struct TrainerOptions {
   TrainingPrecision precision = TrainingPrecision::kFloat32;
   // Lays out the kernels of convolutions, and the pictures of each data::Example, with the channels last in memory
   // (to_memory_format). The scores of most convolutional models come sooner; on a CPU those of small pictures much
-  // sooner (use_fast_convolution). In the step, call reshape() where the results of a convolution are to be view()ed.
+  // sooner (after use_fast_convolution()). In the step, call reshape() where the results of a convolution are to be view()ed.
   bool channels_last = false;
 
   // Steps by fused_step (lockstep/nn/fused_step.h), as with fused=True in Python, where that has kernels for optimizer

@@ -16,6 +16,8 @@
 #include "lockstep/c10d/process_groups.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/errors.h"
+#include "lockstep/nn/fast_batch_norm.h"
+#include "lockstep/nn/fast_convolution.h"
 #include "lockstep/trainer/trainer.h"
 #include "trainer/command/command_parts.h"
 #include "trainer/command/command_report.h"
@@ -285,6 +287,8 @@ int run(const TrainCommandOptions& options) {
   constexpr std::int64_t kMostConfusionClasses = 2048;
   if (command.model.num_classes <= kMostConfusionClasses)
     trainer_settings.confusion_classes = command.model.num_classes;
+  use_fast_batch_norm();
+  use_fast_convolution();
   return options.find_lr ? find_rate(command, std::move(trainer_settings))
                          : train(command, std::move(trainer_settings), output);
 }
