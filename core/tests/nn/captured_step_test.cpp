@@ -1,4 +1,4 @@
-// CapturedStep over a graph that counts. What CUDA makes of it is tested on a GPU (core/tests/gpu).
+// CapturedStep over a graph that counts. What CUDA makes of it is tested on a GPU (tests/gpu).
 #include "lockstep/nn/captured_step.h"
 
 #include <gtest/gtest.h>
