@@ -1,6 +1,7 @@
 // Sending and receiving: timeouts, batches, and backends of other libraries.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "c10d/ranks.h"
@@ -44,6 +45,28 @@ void check_timeouts(int rank) {
 
 TEST(PointToPointMulti, TimeoutsOfStartedMessages) {
   run_world(2, check_timeouts);
+}
+
+// Many messages and receives at once, of sizes that go inside the ring, through an arena at once and in chunks. Over
+// two machines ranks 0 and 2 share one.
+TEST(PointToPointMulti, ManyUnderWayKeepTheirOrder) {
+  run_world(3, [](int rank) {
+    constexpr std::array<std::int64_t, 4> kSizes{1, 1000, 6000, 100000};
+    constexpr int kMessages = 400;
+    for (int round = 0; round < 3; ++round) {
+      std::vector<torch::Tensor> tensors;
+      std::vector<Work> works;
+      for (int i = 0; i < kMessages && rank != 1; ++i) {
+        const std::int64_t size = kSizes[static_cast<std::size_t>(i * 7 + i / 5) % kSizes.size()];
+        tensors.push_back(torch::full({size}, rank == 0 ? i : -1, torch::kFloat));
+        works.push_back(rank == 0 ? isend(tensors.back(), 2) : irecv(tensors.back(), i % 3 == 0 ? kAnySource : 0));
+      }
+      for (const Work& work : works) work->wait();
+      for (std::size_t i = 0; i < tensors.size(); ++i)
+        ASSERT_TRUE((tensors[i] == static_cast<float>(i)).all().item<bool>()) << "message " << i << ", round " << round;
+      barrier();
+    }
+  });
 }
 
 // A bad entry at the end: no receive was started that could take a later message.

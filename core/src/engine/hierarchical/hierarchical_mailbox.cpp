@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/fault_point.h"
 
@@ -48,12 +49,12 @@ void HierarchicalMailbox::arrived(const ActiveMessageHeader& header, const Activ
   unexpected_.push_back(std::move(arrival));
 }
 
-bool HierarchicalMailbox::try_local(Transfer& transfer) {
+bool HierarchicalMailbox::try_local(Transfer& transfer, MessageLook& look) {
   const bool any = transfer.peer == kAnySource;
   if (!any && !context_.is_local(transfer.peer)) return false;
   Transfer inside = transfer;
   if (!any) inside.peer = context_.topology.index_of(transfer.peer);
-  if (!local_.try_receive(inside)) return false;
+  if (!local_.try_receive(inside, look)) return false;
   transfer.status = inside.status;
   transfer.from = context_.topology.rank_at(context_.machine(), inside.from);
   end(transfer);
@@ -79,13 +80,13 @@ void HierarchicalMailbox::deliver(Transfer& transfer, Arrival& arrival) {
 }
 
 bool HierarchicalMailbox::progress() {
-  const bool some_here = local_.progress_messages();
-  bool moved = (some_here || !unexpected_.empty()) && match_receives(some_here);
+  auto here = local_.progress_messages();
+  bool moved = (here || !unexpected_.empty()) && match_receives(std::move(here));
   moved = end_messages() || moved;
   return end_local_sends() || moved;
 }
 
-bool HierarchicalMailbox::match_receives(bool some_here) {
+bool HierarchicalMailbox::match_receives(std::optional<MessageLook> here) {
   bool moved = false;
   for (auto receive = receives_.begin(); receive != receives_.end();) {
     Transfer& transfer = **receive;
@@ -95,7 +96,7 @@ bool HierarchicalMailbox::match_receives(bool some_here) {
     if (matching != unexpected_.end()) {
       deliver(transfer, *matching);
       unexpected_.erase(matching);
-    } else if (!some_here || !try_local(transfer)) {
+    } else if (!here || !try_local(transfer, *here)) {
       ++receive;
       continue;
     }

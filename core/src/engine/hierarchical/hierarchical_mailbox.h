@@ -6,6 +6,7 @@
 #include <deque>
 #include <list>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "active_message.h"
@@ -54,12 +55,12 @@ class HierarchicalMailbox {
   };
   void start_send(Transfer& transfer);
   void start_local_send(Transfer& transfer);
-  bool try_local(Transfer& transfer);
+  bool try_local(Transfer& transfer, MessageLook& look);
   void end(Transfer& transfer);
   void deliver(Transfer& transfer, Arrival& arrival);
 
-  // `some_here`: messages of this machine wait for a receive.
-  bool match_receives(bool some_here);
+  // `here`: the messages of this machine that wait for a receive, if any.
+  bool match_receives(std::optional<MessageLook> here);
   bool end_messages();
   bool end_local_sends();
 

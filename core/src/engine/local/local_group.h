@@ -62,10 +62,10 @@ class LocalGroup final : public Group, public std::enable_shared_from_this<Local
   Result<std::shared_ptr<LocalOperation>> launch(Transfer transfer, KeepAlive keep_alive);
   // Like test(), but progresses this group alone.
   bool test_locally(LocalOperation& operation);
-  // Takes in messages that have arrived. Whether some of them wait for a receive.
-  bool progress_messages();
-  // Receives a message that has arrived; false if none matches.
-  bool try_receive(Transfer& transfer);
+  // Takes in messages that have arrived, and begins a look at them; nothing if none waits for a receive.
+  std::optional<MessageLook> progress_messages();
+  // Receives a message of this look; false if none matches.
+  bool try_receive(Transfer& transfer, MessageLook& look);
 
   const GroupMemory& memory() const { return memory_; }
   const Waiting& waiting() const { return waiting_; }

@@ -47,20 +47,25 @@ void Mailbox::start(Transfer& transfer) {
   if (transfer.is_send) {
     waiting_sends_[transfer.peer].push_back(&transfer);
     ++sends_;
-  } else if (!take_unexpected(transfer, Which::kAny)) {
+  } else if (!take_unexpected(transfer, nullptr)) {
     receives_.emplace(transfer.tag, &transfer);
   }
   progress();
 }
 
-bool Mailbox::take_unexpected(Transfer& transfer, Which which) {
+bool Mailbox::take_unexpected(Transfer& transfer, MessageLook* look) {
   const auto [first, last] = unexpected_.equal_range(transfer.tag);
-  const auto found =
-      std::find_if(first, last, [&](const auto& candidate) { return takes_from(transfer, candidate.second.from); });
+  const auto found = std::find_if(first, last, [&](const auto& candidate) {
+    const Arrival& arrival = candidate.second;
+    const bool is_free = look == nullptr || (arrival.number < look->end &&
+                                             std::count(look->passed.begin(), look->passed.end(), arrival.number) == 0);
+    return is_free && takes_from(transfer, arrival.from);
+  });
   if (found == last) return false;
   const Arrival& arrival = found->second;
-  if (which == Which::kWritten && arrival.pipelined != nullptr &&
+  if (look != nullptr && arrival.pipelined != nullptr &&
       arrival.pipelined->written.load(std::memory_order_acquire) < chunks_of(arrival.bytes, *arrival.pipelined)) {
+    look->passed.push_back(arrival.number);
     return false;
   }
   deliver(transfer, arrival);
@@ -68,9 +73,8 @@ bool Mailbox::take_unexpected(Transfer& transfer, Which which) {
   return true;
 }
 
-bool Mailbox::try_receive(Transfer& transfer) {
-  progress();
-  return !waiting_.aborted() && take_unexpected(transfer, Which::kWritten);
+bool Mailbox::try_receive(Transfer& transfer, MessageLook& look) {
+  return !waiting_.aborted() && take_unexpected(transfer, &look);
 }
 
 void Mailbox::withdraw(Transfer& transfer) {
@@ -244,6 +248,7 @@ void Mailbox::fetch_from(int source) {
       receives_.erase(receive);
       deliver(transfer, arrival);
     } else {
+      arrival.number = arrivals_++;
       unexpected_.emplace(arrival.tag, std::move(arrival));
     }
     ++received_[source];

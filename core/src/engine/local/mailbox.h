@@ -6,6 +6,7 @@
 // of the ring, so an unmatched message never blocks the ones behind it.
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <list>
 #include <map>
@@ -20,6 +21,13 @@
 
 namespace lockstep::comm {
 
+// One look of several receives, the oldest first, at the messages that have arrived. What arrives, or has its last byte
+// written, during the look must not reach a younger receive that an older one of the same tag would have taken.
+struct MessageLook {
+  std::uint64_t end = 0;              // messages with this number and later ones have arrived after it began
+  std::vector<std::uint64_t> passed;  // messages of older receives, which take them when they are written
+};
+
 class Mailbox {
  public:
   Mailbox(const GroupMemory& memory, const Waiting& waiting);
@@ -29,8 +37,10 @@ class Mailbox {
   // `transfer` must exist until it is over or withdrawn.
   void start(Transfer& transfer);
   void withdraw(Transfer& transfer);
+  // Begins a look at what has arrived.
+  MessageLook look() const { return {arrivals_, {}}; }
   // Receives a message that has arrived completely. If none matches: false, and no receive is left behind.
-  bool try_receive(Transfer& transfer);
+  bool try_receive(Transfer& transfer, MessageLook& look);
   // Whether another rank may still read the memory of this send.
   bool is_outgoing(const Transfer& transfer) const;
   // Moves what is under way, without waiting. In a broken group it delivers nothing more, because callers whose
@@ -52,6 +62,7 @@ class Mailbox {
     const std::byte* data;  // large: in the sender's arena
     std::atomic<std::uint32_t>* consumed;
     PipelinedSend* pipelined;  // null: the whole message is there
+    std::uint64_t number = 0;  // in the order in which they came
   };
   struct Fetching {  // a receive whose message comes in chunks
     Transfer* transfer;
@@ -75,8 +86,8 @@ class Mailbox {
   bool fetch_chunks(Fetching& fetching);
   void end_receive(Transfer& receive, const Arrival& arrival);
   void fetch_from(int source);
-  enum class Which { kAny, kWritten };  // kWritten: only if all of the message has been written
-  bool take_unexpected(Transfer& transfer, Which which);
+  // `look`: only of that look, and only if all of the message has been written; null: any.
+  bool take_unexpected(Transfer& transfer, MessageLook* look);
   Status reach(int source, const Message& message) const;
   Arrival open(int source, const Message& message) const;
   static bool takes_from(const Transfer& receive, int source) {
@@ -93,6 +104,7 @@ class Mailbox {
   // By tag; of one tag in the order of their calls, and in the order in which they came.
   std::multimap<std::int64_t, Transfer*> receives_;
   std::multimap<std::int64_t, Arrival> unexpected_;
+  std::uint64_t arrivals_ = 0;  // messages that were put into it
   std::list<Fetching> fetching_;
   std::list<Outgoing> outgoing_;
   std::vector<Operation::State*> ended_;

@@ -59,18 +59,18 @@ Status LocalGroup::withdraw(LocalOperation& operation, Status status) {
   return operation.status;
 }
 
-bool LocalGroup::try_receive(Transfer& transfer) {
+bool LocalGroup::try_receive(Transfer& transfer, MessageLook& look) {
   MutexLock lock(mutex_);
-  return mailbox_.try_receive(transfer);
+  return mailbox_.try_receive(transfer, look);
 }
 
-bool LocalGroup::progress_messages() {
+std::optional<MessageLook> LocalGroup::progress_messages() {
   MutexLock lock(mutex_);
   if (mailbox_.has_work()) {
     mailbox_.progress();
     remove_finished();
   }
-  return mailbox_.has_unexpected();
+  return mailbox_.has_unexpected() ? std::optional(mailbox_.look()) : std::nullopt;
 }
 
 bool LocalGroup::mailbox_in_use(const Transfer& transfer) {
