@@ -1,13 +1,7 @@
 #include "lockstep/transforms/compose.h"
 
-#include <fmt/format.h>
-
-#include <algorithm>
-
 #include "image/decoders.h"
-#include "transforms/check.h"
-#include "transforms/step.h"
-#include "lockstep/data/errors.h"
+#include "transforms/kind.h"
 
 namespace lockstep::data {
 
@@ -34,22 +28,6 @@ ToFloat to_float_of(const Normalize* normalize, Precision precision) {
     how.offset[c] = -how.mean[c] / how.deviation[c];
   }
   return how;
-}
-
-// The first transform that has a number for each channel; in lists too.
-std::string_view name_of_per_channel(const std::vector<Transform>& transforms) {
-  for (const Transform& transform : transforms) {
-    std::size_t numbers = 1;
-    if (const auto* normalize = std::get_if<Normalize>(&transform))
-      numbers = std::max(normalize->mean.size(), normalize->std.size());
-    if (const auto* erasing = std::get_if<RandomErasing>(&transform); erasing != nullptr && !erasing->random)
-      numbers = erasing->value.size();
-    if (numbers > 1) return name_of(transform);
-    const std::vector<Transform>* list = listed_transforms(transform);
-    const std::string_view found = list == nullptr ? std::string_view() : name_of_per_channel(*list);
-    if (!found.empty()) return found;
-  }
-  return {};
 }
 
 struct ThreadState {
@@ -89,19 +67,13 @@ const Image& resized_part(const Step& step, const Box& box, const DecodedRegion&
 }  // namespace
 
 Compose::Compose(std::vector<Transform> transforms, Precision precision) {
-  check_transforms(transforms);
   auto parts = std::make_shared<Parts>();
   parts->transforms = std::move(transforms);
   parts->precision = precision;
-  const Normalize* normalize = nullptr;
-  for (const Transform& transform : parts->transforms) {
-    parts->finish.to_float |=
-        std::holds_alternative<ToTensor>(transform) || std::holds_alternative<ConvertImageDtype>(transform);
-    if (const auto* grey = std::get_if<Grayscale>(&transform)) parts->channels = grey->num_output_channels;
-    if (const auto* found = std::get_if<Normalize>(&transform)) normalize = found;
-  }
-  parts->per_channel = name_of_per_channel(parts->transforms);
-  parts->finish.how = to_float_of(normalize, precision);
+  const SampleState state = check_transforms(parts->transforms);
+  parts->channels = static_cast<int>(state.channels);
+  parts->per_channel = state.per_channel;
+  parts->finish = {state.floats, to_float_of(state.normalize, precision)};
   parts_ = std::move(parts);
 }
 
@@ -131,7 +103,7 @@ const SamplePlan& Compose::draw(ImageSize picture, const SampleKey& key, int cha
   plan.float_steps.clear();
   plan.floats = false;
   plan.finish = &parts_->finish;
-  draw_all(parts_->transforms, key, plan);
+  draw_all(parts_->transforms, key, /*stream=*/0, plan);
   if (plan.channels != parts_->channels && !parts_->per_channel.empty()) {
     throw DataError(ErrorCode::kInvalidArgument,
                     fmt::format("Compose: {} has a number for each of {} channels, found a sample with {}; "

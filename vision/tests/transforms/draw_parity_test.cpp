@@ -8,7 +8,6 @@
 #include <sstream>
 
 #include "transforms/distribution.h"
-#include "transforms/elastic.h"
 #include "transforms/step.h"
 #include "support/python.h"
 

@@ -6,7 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "transforms/elastic.h"
+#include "image/elastic.h"
 #include "transforms/parity_pictures.h"
 #include "support/python.h"
 #include "support/scratch_folder.h"
