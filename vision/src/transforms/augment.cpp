@@ -116,7 +116,7 @@ double magnitude_of(Op op, int level, int bins, const Strengths& most) {
   }
 }
 
-void add_operation(SamplePlan& plan, const Drawn& drawn, Interpolation interpolation, const Fill& fill) {
+void add_operation(Plan& plan, const Drawn& drawn, Interpolation interpolation, const Fill& fill) {
   const Filter filter = filter_of(interpolation);
   const double magnitude = drawn.magnitude;
   const auto factor = static_cast<float>(1.0 + magnitude);

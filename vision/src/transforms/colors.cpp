@@ -7,7 +7,7 @@
 namespace lockstep::data {
 namespace {
 
-// low and high: of what a text or a program may give, around 1 (or 0 for the hue).
+// `low` and `high` limit a range; `high` also limits an amount.
 auto jitter(double low, double high) {
   return [=](const Jitter& value, const Require& require) {
     if (!value.amount) return is_range({value.low, value.high}, low, high, require);

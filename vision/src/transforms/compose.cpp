@@ -31,7 +31,6 @@ ToFloat to_float_of(const Normalize* normalize, Precision precision) {
 }
 
 struct ThreadState {
-  SamplePlan plan;
   Image decoded;
   Image resized;
 };
@@ -42,7 +41,7 @@ ThreadState& thread_state() {
 
 // By how much a JPEG may be reduced when it is decoded. The result is at least twice as large as the target: the
 // decoder reduces with another filter, and resampling what is twice as large hides the difference.
-int reduction(const SamplePlan& plan, ImageSize wanted, std::size_t next) {
+int reduction(const Plan& plan, ImageSize wanted, std::size_t next) {
   if (plan.precision == Precision::kExact || next >= plan.steps.size()) return 1;
   const auto* resize = std::get_if<ResizeStep>(&plan.steps[next]);
   if (resize == nullptr || resize->filter == Filter::kNearest) return 1;
@@ -77,12 +76,6 @@ Compose::Compose(std::vector<Transform> transforms, Precision precision) {
   parts_ = std::move(parts);
 }
 
-Compose::~Compose() = default;
-Compose::Compose(const Compose&) = default;
-Compose& Compose::operator=(const Compose&) = default;
-Compose::Compose(Compose&&) noexcept = default;
-Compose& Compose::operator=(Compose&&) noexcept = default;
-
 const std::vector<Transform>& Compose::transforms() const {
   return parts_->transforms;
 }
@@ -91,17 +84,13 @@ Precision Compose::precision() const {
   return parts_->precision;
 }
 
-const SamplePlan& Compose::draw(ImageSize picture, const SampleKey& key, int channels) const {
-  SamplePlan& plan = thread_state().plan;
-  plan.picture = picture;
-  plan.size = picture;
+SamplePlan Compose::draw(ImageSize picture, const SampleKey& key, int channels) const {
+  const auto drawn = std::make_shared<Plan>();
+  Plan& plan = *drawn;
+  plan.picture = plan.size = picture;
   plan.channels = channels;
   plan.precision = parts_->precision;
-  plan.steps.clear();
-  plan.chain_steps.clear();
-  plan.crops.clear();
-  plan.float_steps.clear();
-  plan.floats = false;
+  plan.steps.reserve(parts_->transforms.size() + 1);  // most transforms add one step at most
   plan.finish = &parts_->finish;
   draw_all(parts_->transforms, key, /*stream=*/0, plan);
   if (plan.channels != parts_->channels && !parts_->per_channel.empty()) {
@@ -110,21 +99,22 @@ const SamplePlan& Compose::draw(ImageSize picture, const SampleKey& key, int cha
                                 "give it one number, or add Grayscale{{3}}",
                                 parts_->per_channel, parts_->channels, plan.channels));
   }
-  return plan;
+  return SamplePlan(drawn);
 }
 
 SampleShape Compose::shape_of(const SamplePlan& plan) {
-  return {plan.channels, plan.size.height, plan.size.width, plan.finish->to_float, static_cast<int>(plan.crops.size())};
+  return plan->shape();
 }
 
-void Compose::apply(const SamplePlan& plan, std::span<const std::uint8_t> encoded, const DecodeOptions& options,
+void Compose::apply(const SamplePlan& drawn, std::span<const std::uint8_t> encoded, const DecodeOptions& options,
                     void* out) const {
+  const Plan& plan = *drawn;
   DecodeRequest request;
   request.options = options;
   Image& decoded = thread_state().decoded;
   const auto* crop = plan.steps.empty() ? nullptr : std::get_if<CropStep>(&plan.steps.front());
   if (options.apply_orientation && exif_orientation(encoded) != 1) {
-    return apply(plan, value_or_throw(decode_image(encoded, options)), out);
+    return apply(drawn, value_or_throw(decode_image(encoded, options)), out);
   }
   if (crop != nullptr) request.region = crop->box;
   const std::size_t done = crop != nullptr ? 1 : 0;
@@ -138,7 +128,8 @@ void Compose::apply(const SamplePlan& plan, std::span<const std::uint8_t> encode
   run_plan(plan, region.view, done, out);
 }
 
-void Compose::apply(const SamplePlan& plan, const Image& picture, void* out) const {
+void Compose::apply(const SamplePlan& drawn, const Image& picture, void* out) const {
+  const Plan& plan = *drawn;
   if (picture.size() != plan.picture) {
     throw DataError(ErrorCode::kInvalidArgument,
                     fmt::format("Compose: the plan is for a picture of {} x {}, found one of {} x {}",

@@ -52,7 +52,7 @@ EdgeMode edge_mode(PaddingMode mode) {
 }
 
 // Negative amounts crop.
-void add_padding(SamplePlan& plan, const Padding& padding, const Fill& fill, PaddingMode mode) {
+void add_padding(Plan& plan, const Padding& padding, const Fill& fill, PaddingMode mode) {
   const Box kept{std::max(-padding.left, 0), std::max(-padding.top, 0),
                  plan.size.width + std::min(padding.left, 0) + std::min(padding.right, 0),
                  plan.size.height + std::min(padding.top, 0) + std::min(padding.bottom, 0)};
@@ -96,7 +96,7 @@ void draw_random_crop(const RandomCrop& t, Drawing& d) {
   d.add(CropStep{{left, top, t.size.width, t.size.height}});
 }
 
-void set_crops(SamplePlan& plan, std::vector<CropPart> crops) {
+void set_crops(Plan& plan, std::vector<CropPart> crops) {
   plan.crops = std::move(crops);
   plan.size = {plan.crops.front().box.width, plan.crops.front().box.height};
 }

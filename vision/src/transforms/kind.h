@@ -38,18 +38,22 @@ struct Parameter : text::ParameterName {
   std::function<void(const T& transform, const Require& require)> check = {};
 };
 
+struct AnyValue {
+  void operator()(const auto& /*value*/, const Require& /*unused*/) const {}
+};
+
 // `check` takes the parameter's value and a Require.
-template <class T, class Member, class... Check>
-Parameter<T> optional(const char* name, Member T::*member, const Check&... check) {
+template <class T, class Member, class Check = AnyValue>
+Parameter<T> optional(const char* name, Member T::*member, Check check = {}) {
   return {{name, /*required=*/false},
           [member](const TextValue& value, T& transform) { text::read(value, transform.*member); },
-          [name, member, check...](const T& transform, const Require& require) {
-            (check(transform.*member, Require{require.place, require.name, name}), ...);
+          [name, member, check](const T& transform, const Require& require) {
+            check(transform.*member, Require{require.place, require.name, name});
           }};
 }
-template <class T, class Member, class... Check>
-Parameter<T> required(const char* name, Member T::*member, const Check&... check) {
-  Parameter<T> row = optional(name, member, check...);
+template <class T, class Member, class Check = AnyValue>
+Parameter<T> required(const char* name, Member T::*member, Check check = {}) {
+  Parameter<T> row = optional(name, member, check);
   row.required = true;
   return row;
 }
@@ -125,7 +129,7 @@ struct Place {
 struct Drawing {
   const SampleKey& key;
   std::int64_t stream;  // of random numbers
-  SamplePlan& plan;
+  Plan& plan;
   CounterRandom random{key, static_cast<std::uint16_t>(stream)};
 
   void add(Step step) const { add_step(plan, std::move(step)); }

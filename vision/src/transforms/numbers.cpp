@@ -135,13 +135,13 @@ void draw_erasing(const RandomErasing& t, Drawing& d) {
   }
 }
 
-float* plane_of(const SamplePlan& plan, int channel, float* out) {
+float* plane_of(const Plan& plan, int channel, float* out) {
   return out + std::ptrdiff_t{channel} * plan.size.width * plan.size.height;
 }
 
 }  // namespace
 
-void EraseStep::run(const SamplePlan& plan, float* out) const {
+void EraseStep::run(const Plan& plan, float* out) const {
   const ToFloat& how = plan.finish->how;
   NormalNoise numbers(noise.value_or(NoiseKey{}));
   for (int c = 0; c < plan.channels; ++c) {
@@ -158,7 +158,7 @@ void EraseStep::run(const SamplePlan& plan, float* out) const {
 }
 
 // Before or after Normalize: the weights of a blur add up to 1.
-void FloatBlurStep::run(const SamplePlan& plan, float* out) const {
+void FloatBlurStep::run(const Plan& plan, float* out) const {
   for (int c = 0; c < plan.channels; ++c) gaussian_blur(plane_of(plan, c, out), plan.size, kernel);
 }
 

@@ -1,4 +1,4 @@
-// What drawing has in common for all transforms.
+// Drawing, for all transforms: the steps of a plan and the random numbers of each transform.
 #include <algorithm>
 #include <cmath>
 
@@ -23,7 +23,7 @@ void check_growth(ImageSize before, ImageSize after) {
 
 }  // namespace
 
-void add_step(SamplePlan& plan, Step step) {
+void add_step(Plan& plan, Step step) {
   const ImageSize before = plan.size;
   const auto* crop = std::get_if<CropStep>(&step);
   if (crop != nullptr && crop->box == Box{0, 0, before.width, before.height}) return;
@@ -33,7 +33,7 @@ void add_step(SamplePlan& plan, Step step) {
   plan.steps.push_back(std::move(step));
 }
 
-void draw_transform(const Transform& transform, const SampleKey& key, std::int64_t stream, SamplePlan& plan) {
+void draw_transform(const Transform& transform, const SampleKey& key, std::int64_t stream, Plan& plan) {
   const Kind& kind = kind_of(transform);
   // One channel of the picture itself: check_transforms knows only that of Grayscale.
   if (plan.channels == 1) check_grey_fill(transform, {"Compose", kind.name});
@@ -41,7 +41,7 @@ void draw_transform(const Transform& transform, const SampleKey& key, std::int64
   kind.draw(transform, drawing);
 }
 
-void draw_all(const std::vector<Transform>& transforms, const SampleKey& key, std::int64_t stream, SamplePlan& plan) {
+void draw_all(const std::vector<Transform>& transforms, const SampleKey& key, std::int64_t stream, Plan& plan) {
   for (const Transform& transform : transforms) {
     draw_transform(transform, key, stream, plan);
     stream += streams_of(transform);

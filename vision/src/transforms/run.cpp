@@ -25,9 +25,9 @@ Scratch& scratch_of_thread() {
   return memory_of_thread<Scratch>();
 }
 
-void run_mix(const SamplePlan& plan, const MixStep& step, const View& in, RowSink& sink);
+void run_mix(const Plan& plan, const MixStep& step, const View& in, RowSink& sink);
 
-void run_step(const SamplePlan& plan, const Step& step, const View& in, RowSink& sink) {
+void run_step(const Plan& plan, const Step& step, const View& in, RowSink& sink) {
   const auto run = [&](const auto& one) {
     if constexpr (requires { one.run(in, sink); }) {
       one.run(in, sink);
@@ -55,7 +55,7 @@ AffineMatrix mirror_matrix(const Mirror& mirror, ImageSize size) {
 template <class Last>
 class Runner {
  public:
-  Runner(const SamplePlan& plan, std::span<const Step> steps, Turns& turns, const Last& last)
+  Runner(const Plan& plan, std::span<const Step> steps, Turns& turns, const Last& last)
       : plan_(plan), steps_(steps), turns_(turns), last_(last) {}
 
   void run(View in) {
@@ -148,7 +148,7 @@ class Runner {
     transform_fused(in, frame, stages, filter, fill, sink);
   }
 
-  const SamplePlan& plan_;
+  const Plan& plan_;
   std::span<const Step> steps_;
   Turns& turns_;
   const Last& last_;
@@ -174,7 +174,7 @@ class WeighingSink : public RowSink {
   std::vector<std::uint8_t> row_;
 };
 
-void run_mix(const SamplePlan& plan, const MixStep& step, const View& in, RowSink& sink) {
+void run_mix(const Plan& plan, const MixStep& step, const View& in, RowSink& sink) {
   const ImageSize size{in.width, in.height};
   const int count = size.width * Image::kBytesPerPixel;
   Scratch& scratch = scratch_of_thread();
@@ -200,7 +200,7 @@ void run_mix(const SamplePlan& plan, const MixStep& step, const View& in, RowSin
 
 // Writes the rows of `work` as numbers of the sample's type.
 template <class Work>
-void write_sample(const SamplePlan& plan, const Work& work, ImageSize size, Mirror mirror, void* out) {
+void write_sample(const Plan& plan, const Work& work, ImageSize size, Mirror mirror, void* out) {
   if (plan.finish->to_float) {
     FloatSink sink(static_cast<float*>(out), size, plan.channels, plan.finish->how, mirror);
     work(sink);
@@ -211,8 +211,8 @@ void write_sample(const SamplePlan& plan, const Work& work, ImageSize size, Mirr
 }
 
 // Writes the crops one after another.
-void write_crops(const SamplePlan& plan, const View& picture, void* out) {
-  const std::size_t bytes = Compose::shape_of(plan).bytes() / plan.crops.size();
+void write_crops(const Plan& plan, const View& picture, void* out) {
+  const std::size_t bytes = plan.shape().bytes() / plan.crops.size();
   auto* place = static_cast<std::uint8_t*>(out);
   for (const CropPart& part : plan.crops) {
     const auto work = [&](RowSink& sink) { copy_rows(picture.part(part.box), sink); };
@@ -228,7 +228,7 @@ std::size_t& LambdaScope::depth() {
   return depth;
 }
 
-void run_plan(const SamplePlan& plan, const View& picture, std::size_t done, void* out) {
+void run_plan(const Plan& plan, const View& picture, std::size_t done, void* out) {
   Scratch& scratch = scratch_of_thread();
   const std::span<const Step> steps = std::span(plan.steps).subspan(done);
   if (!plan.crops.empty()) {

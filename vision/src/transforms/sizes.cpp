@@ -46,7 +46,7 @@ Box random_resized_crop_box(ImageSize picture, Interval01 scale, Interval01 rati
 
 namespace {
 
-// Writes the picture with these sides. No picture has a side of 1e9.
+// A picture of this size already is left alone.
 void resize_to(ImageSize size, Interpolation interpolation, Drawing& d) {
   if (size != d.plan.size) d.add(ResizeStep{size, filter_of(interpolation)});
 }

@@ -119,7 +119,7 @@ struct LambdaStep {
 struct MixStep {
   struct Chain {
     float weight;
-    std::size_t begin, end;  // in SamplePlan::chain_steps
+    std::size_t begin, end;  // in Plan::chain_steps
   };
   float weight;  // of the picture itself
   std::vector<Chain> chains;
@@ -151,13 +151,13 @@ struct EraseStep {
   std::array<float, 3> value;
   std::optional<NoiseKey> noise;
   bool before_normalize;
-  void run(const SamplePlan& plan, float* out) const;
+  void run(const Plan& plan, float* out) const;
 };
 
 // Blurs the finished floats.
 struct FloatBlurStep {
   GaussianKernel kernel;
-  void run(const SamplePlan& plan, float* out) const;
+  void run(const Plan& plan, float* out) const;
 };
 
 using FloatStep = std::variant<EraseStep, FloatBlurStep>;
@@ -168,8 +168,7 @@ struct Finish {
   ToFloat how;
 };
 
-class SamplePlan {
- public:
+struct Plan {
   ImageSize picture;  // size of the input
   ImageSize size;     // size after the steps so far, and after crops that of each crop
   int channels = 3;   // of the sample; pictures between the steps always hold R, G and B
@@ -180,12 +179,16 @@ class SamplePlan {
   std::vector<FloatStep> float_steps;  // after the conversion to float
   bool floats = false;                 // ToTensor or ConvertImageDtype was among the transforms so far
   const Finish* finish = nullptr;
+
+  SampleShape shape() const {
+    return {channels, size.height, size.width, finish->to_float, static_cast<int>(crops.size())};
+  }
 };
 
 // Draws the parameters of all transforms, and appends their steps. Each transform has random numbers of its own: the
 // stream is its place in the list, where those of lists within the list count too.
-void draw_all(const std::vector<Transform>& transforms, const SampleKey& key, std::int64_t stream, SamplePlan& plan);
-void draw_transform(const Transform& transform, const SampleKey& key, std::int64_t stream, SamplePlan& plan);
+void draw_all(const std::vector<Transform>& transforms, const SampleKey& key, std::int64_t stream, Plan& plan);
+void draw_transform(const Transform& transform, const SampleKey& key, std::int64_t stream, Plan& plan);
 // How many streams a transform takes: 1, and those of its list.
 std::int64_t streams_of(const Transform& transform);
 
@@ -216,7 +219,7 @@ void displacement_of_noise(std::vector<float>& noise, ImageSize size, const PerA
 // Throws DataError when the picture is too small.
 std::vector<CropPart> five_crops(ImageSize picture, const OutputSize& size);
 std::vector<CropPart> ten_crops(ImageSize picture, const TenCrop& options);
-void add_step(SamplePlan& plan, Step step);
+void add_step(Plan& plan, Step step);
 Filter filter_of(Interpolation interpolation);
 // Rounds half to even, like Python, and limits the result to 1e9, which is far larger than any picture.
 int rounded(double value);
@@ -241,6 +244,6 @@ T& memory_of_thread() {
 }
 
 // Executes the plan on decoded pixels, without the first `done` steps: `picture` is already what they make.
-void run_plan(const SamplePlan& plan, const View& picture, std::size_t done, void* out);
+void run_plan(const Plan& plan, const View& picture, std::size_t done, void* out);
 
 }  // namespace lockstep::data

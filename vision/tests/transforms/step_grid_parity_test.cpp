@@ -27,7 +27,7 @@ OutputSize size_from(const json& a) {
 }
 
 // Adds the step or the crops of a case.
-void add(const json& a, SamplePlan& plan) {
+void add(const json& a, Plan& plan) {
   const std::string op = a.at("op");
   if (op == "perspective") {
     return add_step(plan, PerspectiveStep{a.at("matrix").get<Projection>(), filter_from(a), fill_from(a)});
