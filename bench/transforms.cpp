@@ -62,7 +62,7 @@ double rate(const Compose& compose, const std::vector<Image>& pictures, std::vec
   const auto start = Clock::now();
   std::size_t place = 0;
   for (std::size_t i = 0; i < pictures.size(); ++i) {
-    const SamplePlan& plan = compose.draw(pictures[i].size(), {1, epoch, static_cast<std::int64_t>(i)});
+    const SamplePlan plan = compose.draw(pictures[i].size(), {1, epoch, static_cast<std::int64_t>(i)});
     const std::size_t bytes = Compose::shape_of(plan).bytes();
     if (place + bytes > batch.size()) place = 0;
     compose.apply(plan, pictures[i], batch.data() + place);

@@ -35,7 +35,7 @@ void write_versions(const Image& picture, const std::filesystem::path& folder, i
                          AugMix{}});
   for (int i = 0; i < count; ++i) {
     // The key decides everything: the same seed, epoch and index always give this version.
-    const SamplePlan& plan = augment.draw(picture.size(), {.seed = 1, .epoch = 0, .index = i});
+    const SamplePlan plan = augment.draw(picture.size(), {.seed = 1, .epoch = 0, .index = i});
     const SampleShape shape = Compose::shape_of(plan);
     std::vector<std::uint8_t> planes(shape.bytes());
     augment.apply(plan, picture, planes.data());
@@ -46,7 +46,7 @@ void write_versions(const Image& picture, const std::filesystem::path& folder, i
 // What a network would be given to judge one picture ten times.
 void show_crops(const Image& picture) {
   const Compose crops({Resize{128}, TenCrop{112}, ToTensor{}, Normalize{{0.5}, {0.5}}});
-  const SamplePlan& plan = crops.draw(picture.size(), {});
+  const SamplePlan plan = crops.draw(picture.size(), {});
   const SampleShape shape = Compose::shape_of(plan);
   std::vector<float> sample(shape.bytes() / sizeof(float));
   crops.apply(plan, picture, sample.data());

@@ -20,6 +20,9 @@ Lookups autocontrast_lookups(const View& picture);
 Lookups equalize_lookups(const View& picture);
 
 void apply_lookups(const View& picture, const Lookups& lookups, RowSink& sink);
+inline void apply_lookup(const View& picture, const Lookup& lookup, RowSink& sink) {
+  apply_lookups(picture, {lookup, lookup, lookup}, sink);
+}
 // factor 0: grey, 1: unchanged, above 1: stronger.
 void adjust_saturation(const View& picture, float factor, RowSink& sink);
 // factor: turns of the colour circle, from -0.5 to 0.5.

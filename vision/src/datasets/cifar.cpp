@@ -15,11 +15,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kCifarSide = 32;
+constexpr int kCifarSide = 32;
 constexpr std::size_t kPlane = kCifarSide * kCifarSide;
 constexpr std::size_t kPicture = 3 * kPlane;
-// The decoder of ImageDataset reads this in front of the pixels.
-constexpr std::string_view kHeader = "P6 32 32 255\n";
 
 bool has_all(const fs::path& folder, const std::vector<std::string>& names) {
   std::error_code ignored;
@@ -86,16 +84,15 @@ void Cifar::read(const fs::path& path, const Files& files) {
   }
 }
 
-// As a PPM file, so that pictures in memory take the way of all others through the transforms.
-Result<std::span<const std::uint8_t>> Cifar::read_picture(std::int64_t index,
-                                                          std::vector<std::uint8_t>& scratch) const {
-  scratch.resize(kHeader.size() + kPicture);
-  std::uint8_t* out = std::copy(kHeader.begin(), kHeader.end(), scratch.data());
+Result<Picture> Cifar::read_picture(std::int64_t index, std::vector<std::uint8_t>& /*scratch*/) const {
+  Image picture(kCifarSide, kCifarSide);
+  std::uint8_t* out = picture.row(0);
   const std::uint8_t* planes = pixels_.data() + static_cast<std::size_t>(index) * kPicture;
   for (std::size_t i = 0; i < kPlane; ++i) {
     for (std::size_t channel = 0; channel < 3; ++channel) *out++ = planes[channel * kPlane + i];
+    *out++ = 255;  // unused
   }
-  return std::span<const std::uint8_t>(scratch);
+  return Picture(std::move(picture));
 }
 
 std::string Cifar::name(std::int64_t index) const {

@@ -83,11 +83,13 @@ Example ImageDataset::get(std::int64_t index) const {
 Status ImageDataset::add_sample(std::int64_t source, std::int64_t key, const SampleContext& context,
                                 Batch& batch) const {
   thread_local std::vector<std::uint8_t> scratch;
-  const Result<std::span<const std::uint8_t>> bytes = read_picture(source, scratch);
-  if (!bytes.ok()) return bytes.status();
-  const Result<ImageSize> size = image_size(bytes.value(), options_.decode);
+  const Result<Picture> picture = read_picture(source, scratch);
+  if (!picture.ok()) return picture.status();
+  const auto* pixels = std::get_if<Image>(&picture.value());
+  const auto* bytes = std::get_if<std::span<const std::uint8_t>>(&picture.value());
+  const Result<ImageSize> size = pixels != nullptr ? pixels->size() : image_size(*bytes, options_.decode);
   if (!size.ok()) return size.status().with_context(printable(name(source)));
-  const SamplePlan& plan = transform_.draw(size.value(), {context.seed, context.epoch, key});
+  const SamplePlan plan = transform_.draw(size.value(), {context.seed, context.epoch, key});
   const SampleShape shape = Compose::shape_of(plan);
   if (!batch.data.defined()) batch.begin(shape, context);
   if (shape != batch.shape) {
@@ -98,7 +100,11 @@ Status ImageDataset::add_sample(std::int64_t source, std::int64_t key, const Sam
                             batch.shape.height, batch.shape.width));
   }
   try {
-    transform_.apply(plan, bytes.value(), options_.decode, batch.place());
+    if (pixels != nullptr) {
+      transform_.apply(plan, *pixels, batch.place());
+    } else {
+      transform_.apply(plan, *bytes, options_.decode, batch.place());
+    }
   } catch (const DataError& error) {
     if (error.code() == ErrorCode::kInvalidArgument) throw;  // the transforms are wrong, not the picture
     return Status(error.code(), error.what()).with_context(printable(name(source)));

@@ -1,7 +1,5 @@
 #include "lockstep/datasets/image_folder.h"
 
-#include <fmt/format.h>
-
 #include "base/printable.h"
 #include "lockstep/data/errors.h"
 
@@ -21,31 +19,21 @@ ImageFolder::ImageFolder(const std::filesystem::path& root, Compose transform, c
       loader_(options.loader),
       target_transform_(options.target_transform) {}
 
-Result<std::span<const std::uint8_t>> ImageFolder::read_picture(std::int64_t index,
-                                                                std::vector<std::uint8_t>& scratch) const {
+Result<Picture> ImageFolder::read_picture(std::int64_t index, std::vector<std::uint8_t>& scratch) const {
   const std::string& path = index_->samples[static_cast<std::size_t>(index)].path;
-  const Status status = loader_ ? load(path, scratch) : read_image_file(path, scratch);
-  if (!status.ok()) return status;
-  return std::span<const std::uint8_t>(scratch);
+  if (loader_) return load(path);
+  LOCKSTEP_RETURN_IF_ERROR(read_image_file(path, scratch));
+  return Picture(std::span<const std::uint8_t>(scratch));
 }
 
-// As a PPM file, so that its pixels take the way of all others through the transforms.
-Status ImageFolder::load(const std::string& path, std::vector<std::uint8_t>& scratch) const {
-  Image picture;
+Result<Picture> ImageFolder::load(const std::string& path) const {
   try {
-    picture = loader_(path);
+    Image picture = loader_(path);
+    if (!picture.empty()) return Picture(std::move(picture));
   } catch (const DataError& error) {
     return Status(error.code(), error.what()).with_context(printable(path));
   }
-  if (picture.empty()) {
-    return Status(ErrorCode::kCorrupt, "the folder's loader gave a picture without pixels")
-        .with_context(printable(path));
-  }
-  const std::string header = fmt::format("P6 {} {} 255\n", picture.width(), picture.height());
-  const std::vector<std::uint8_t> pixels = packed_bytes(picture);
-  scratch.assign(header.begin(), header.end());
-  scratch.insert(scratch.end(), pixels.begin(), pixels.end());
-  return {};
+  return Status(ErrorCode::kCorrupt, "the folder's loader gave a picture without pixels").with_context(printable(path));
 }
 
 std::int64_t ImageFolder::label(std::int64_t index) const {

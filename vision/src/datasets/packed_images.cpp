@@ -9,9 +9,8 @@ PackedImages::PackedImages(const std::filesystem::path& file, Compose transform,
       pack_(value_or_throw(PackReader::open(file))),
       file_(file.native()) {}
 
-Result<std::span<const std::uint8_t>> PackedImages::read_picture(std::int64_t index,
-                                                                 std::vector<std::uint8_t>& /*scratch*/) const {
-  return pack_.bytes(index);
+Result<Picture> PackedImages::read_picture(std::int64_t index, std::vector<std::uint8_t>& /*scratch*/) const {
+  return Picture(pack_.bytes(index));
 }
 
 std::string PackedImages::name(std::int64_t index) const {

@@ -47,7 +47,7 @@ Image to_image(const torch::Tensor& picture) {
 torch::Tensor transform_tensor(const Compose& transforms, const torch::Tensor& picture, const SampleKey& key) {
   check(picture);
   const Image image = to_image(picture);
-  const SamplePlan& plan = transforms.draw(image.size(), key, static_cast<int>(picture.size(0)));
+  const SamplePlan plan = transforms.draw(image.size(), key, static_cast<int>(picture.size(0)));
   const SampleShape shape = Compose::shape_of(plan);
   std::vector<std::int64_t> sizes{shape.channels, shape.height, shape.width};
   if (shape.crops > 0) sizes.insert(sizes.begin(), shape.crops);

@@ -39,7 +39,7 @@ std::vector<std::size_t> in_turn(const FolderIndex& index, std::size_t count) {
 
 // The picture after the transforms; of several crops the first one. Throws DataError.
 Image transformed(ImageSize size, std::span<const std::uint8_t> bytes, const Compose& transform, const SampleKey& key) {
-  const SamplePlan& plan = transform.draw(size, key);
+  const SamplePlan plan = transform.draw(size, key);
   const SampleShape shape = Compose::shape_of(plan);
   std::vector<std::uint8_t> planes(shape.bytes());
   transform.apply(plan, bytes, {}, planes.data());

@@ -7,6 +7,8 @@
 #include <numbers>
 #include <numeric>
 
+#include "transforms/kind.h"
+
 namespace lockstep::data {
 namespace augment {
 namespace {
@@ -114,7 +116,7 @@ double magnitude_of(Op op, int level, int bins, const Strengths& most) {
   }
 }
 
-void add_operation(SamplePlan& plan, const Drawn& drawn, Interpolation interpolation, const Fill& fill) {
+void add_operation(Plan& plan, const Drawn& drawn, Interpolation interpolation, const Fill& fill) {
   const Filter filter = filter_of(interpolation);
   const double magnitude = drawn.magnitude;
   const auto factor = static_cast<float>(1.0 + magnitude);
@@ -200,48 +202,84 @@ std::vector<float> dirichlet(double alpha, int count, CounterRandom& random) {
 
 namespace {
 
+void read_policy(const TextValue& value, AutoAugment& t) {
+  using enum AutoAugmentPolicy;
+  text::read_word<AutoAugmentPolicy>(value, t.policy,
+                                     {{"imagenet", kImageNet}, {"cifar10", kCifar10}, {"svhn", kSvhn}});
+}
+
 template <typename Options>
-void draw_augment(const Options& options, CounterRandom& random, SamplePlan& plan) {
+void draw_augment(const Options& options, Drawing& d) {
   // As in torchvision, strengths depend on the size of the picture before all operations.
-  augment::draw(options, random, plan.size, [&](const augment::Drawn& drawn) {
-    augment::add_operation(plan, drawn, options.interpolation, options.fill);
+  augment::draw(options, d.random, d.plan.size, [&](const augment::Drawn& drawn) {
+    augment::add_operation(d.plan, drawn, options.interpolation, options.fill);
   });
+}
+
+void draw_mix(const AugMix& options, Drawing& d) {
+  constexpr int kMostDepth = 3;
+  const std::vector<float> shares = augment::dirichlet(options.alpha, 2, d.random);
+  MixStep mix{shares[0], {}};
+  const auto before = static_cast<std::ptrdiff_t>(d.plan.steps.size());
+  for (const float weight : augment::dirichlet(options.alpha, options.mixture_width, d.random)) {
+    const int depth = options.chain_depth > 0 ? options.chain_depth : 1 + static_cast<int>(d.random.below(kMostDepth));
+    for (int i = 0; i < depth; ++i) {
+      augment::add_operation(d.plan, augment::draw_mix_op(options, d.random, d.plan.size), options.interpolation,
+                             options.fill);
+    }
+    // The operations of a chain are not steps of the sample.
+    const std::size_t begin = d.plan.chain_steps.size();
+    const auto first = d.plan.steps.begin() + before;
+    d.plan.chain_steps.insert(d.plan.chain_steps.end(), std::make_move_iterator(first),
+                              std::make_move_iterator(d.plan.steps.end()));
+    d.plan.steps.erase(first, d.plan.steps.end());
+    mix.chains.push_back({weight * shares[1], begin, d.plan.chain_steps.size()});
+  }
+  d.add(std::move(mix));
+}
+
+template <class T>
+Parameter<T> bins() {
+  return optional("num_magnitude_bins", &T::num_magnitude_bins, between(2, kFinite, "at least 2 num_magnitude_bins"));
 }
 
 }  // namespace
 
-void draw_auto_augment(const AutoAugment& options, CounterRandom& random, SamplePlan& plan) {
-  draw_augment(options, random, plan);
-}
-
-void draw_rand_augment(const RandAugment& options, CounterRandom& random, SamplePlan& plan) {
-  draw_augment(options, random, plan);
-}
-
-void draw_trivial_augment(const TrivialAugmentWide& options, CounterRandom& random, SamplePlan& plan) {
-  draw_augment(options, random, plan);
-}
-
-void draw_aug_mix(const AugMix& options, CounterRandom& random, SamplePlan& plan) {
-  constexpr int kMostDepth = 3;
-  const std::vector<float> shares = augment::dirichlet(options.alpha, 2, random);
-  MixStep mix{shares[0], {}};
-  const auto before = static_cast<std::ptrdiff_t>(plan.steps.size());
-  for (const float weight : augment::dirichlet(options.alpha, options.mixture_width, random)) {
-    const int depth = options.chain_depth > 0 ? options.chain_depth : 1 + static_cast<int>(random.below(kMostDepth));
-    for (int i = 0; i < depth; ++i) {
-      augment::add_operation(plan, augment::draw_mix_op(options, random, plan.size), options.interpolation,
-                             options.fill);
-    }
-    // The operations of a chain are not steps of the sample.
-    const std::size_t begin = plan.chain_steps.size();
-    const auto first = plan.steps.begin() + before;
-    plan.chain_steps.insert(plan.chain_steps.end(), std::make_move_iterator(first),
-                            std::make_move_iterator(plan.steps.end()));
-    plan.steps.erase(first, plan.steps.end());
-    mix.chains.push_back({weight * shares[1], begin, plan.chain_steps.size()});
-  }
-  add_step(plan, std::move(mix));
+std::vector<Kind> augment_kinds() {
+  return {
+      About<AutoAugment>{
+          .name = "AutoAugment",
+          .parameters = {{{"policy", false}, read_policy}, warp_filter<AutoAugment>(), fill<AutoAugment>()},
+          .draw = draw_augment,
+      },
+      About<RandAugment>{
+          .name = "RandAugment",
+          .parameters = {optional("num_ops", &RandAugment::num_ops, between(0, kFinite, "at least 0 num_ops")),
+                         optional("magnitude", &RandAugment::magnitude), bins<RandAugment>(),
+                         warp_filter<RandAugment>(), fill<RandAugment>()},
+          .draw = draw_augment,
+          .check =
+              [](const auto& t, const Require& require) {
+                require(t.magnitude >= 0 && t.magnitude < t.num_magnitude_bins,
+                        "a magnitude from 0 to num_magnitude_bins - 1", t.magnitude);
+              },
+      },
+      About<TrivialAugmentWide>{
+          .name = "TrivialAugmentWide",
+          .parameters = {bins<TrivialAugmentWide>(), warp_filter<TrivialAugmentWide>(), fill<TrivialAugmentWide>()},
+          .draw = draw_augment,
+      },
+      About<AugMix>{
+          .name = "AugMix",
+          .parameters = {optional("severity", &AugMix::severity, between(1, 10, "a severity from 1 to 10")),
+                         optional("mixture_width", &AugMix::mixture_width,
+                                  between(1, kFinite, "a mixture_width of at least 1")),
+                         optional("chain_depth", &AugMix::chain_depth),
+                         optional("alpha", &AugMix::alpha, between(kAboveZero, kFinite, "a positive alpha")),
+                         optional("all_ops", &AugMix::all_ops), warp_filter<AugMix>(), fill<AugMix>()},
+          .draw = draw_mix,
+      },
+  };
 }
 
 }  // namespace lockstep::data

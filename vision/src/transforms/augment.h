@@ -86,6 +86,6 @@ Drawn draw_mix_op(const AugMix& options, CounterRandom& random, ImageSize pictur
 std::vector<float> dirichlet(double alpha, int count, CounterRandom& random);
 
 // Appends the steps of the operation, as in torchvision.
-void add_operation(SamplePlan& plan, const Drawn& drawn, Interpolation interpolation, const Fill& fill);
+void add_operation(Plan& plan, const Drawn& drawn, Interpolation interpolation, const Fill& fill);
 
 }  // namespace lockstep::data::augment

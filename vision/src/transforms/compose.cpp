@@ -1,13 +1,7 @@
 #include "lockstep/transforms/compose.h"
 
-#include <fmt/format.h>
-
-#include <algorithm>
-
 #include "image/decoders.h"
-#include "transforms/check.h"
-#include "transforms/step.h"
-#include "lockstep/data/errors.h"
+#include "transforms/kind.h"
 
 namespace lockstep::data {
 
@@ -36,24 +30,7 @@ ToFloat to_float_of(const Normalize* normalize, Precision precision) {
   return how;
 }
 
-// The first transform that has a number for each channel; in lists too.
-std::string_view name_of_per_channel(const std::vector<Transform>& transforms) {
-  for (const Transform& transform : transforms) {
-    std::size_t numbers = 1;
-    if (const auto* normalize = std::get_if<Normalize>(&transform))
-      numbers = std::max(normalize->mean.size(), normalize->std.size());
-    if (const auto* erasing = std::get_if<RandomErasing>(&transform); erasing != nullptr && !erasing->random)
-      numbers = erasing->value.size();
-    if (numbers > 1) return name_of(transform);
-    const std::vector<Transform>* list = listed_transforms(transform);
-    const std::string_view found = list == nullptr ? std::string_view() : name_of_per_channel(*list);
-    if (!found.empty()) return found;
-  }
-  return {};
-}
-
 struct ThreadState {
-  SamplePlan plan;
   Image decoded;
   Image resized;
 };
@@ -64,7 +41,7 @@ ThreadState& thread_state() {
 
 // By how much a JPEG may be reduced when it is decoded. The result is at least twice as large as the target: the
 // decoder reduces with another filter, and resampling what is twice as large hides the difference.
-int reduction(const SamplePlan& plan, ImageSize wanted, std::size_t next) {
+int reduction(const Plan& plan, ImageSize wanted, std::size_t next) {
   if (plan.precision == Precision::kExact || next >= plan.steps.size()) return 1;
   const auto* resize = std::get_if<ResizeStep>(&plan.steps[next]);
   if (resize == nullptr || resize->filter == Filter::kNearest) return 1;
@@ -89,27 +66,15 @@ const Image& resized_part(const Step& step, const Box& box, const DecodedRegion&
 }  // namespace
 
 Compose::Compose(std::vector<Transform> transforms, Precision precision) {
-  check_transforms(transforms);
   auto parts = std::make_shared<Parts>();
   parts->transforms = std::move(transforms);
   parts->precision = precision;
-  const Normalize* normalize = nullptr;
-  for (const Transform& transform : parts->transforms) {
-    parts->finish.to_float |=
-        std::holds_alternative<ToTensor>(transform) || std::holds_alternative<ConvertImageDtype>(transform);
-    if (const auto* grey = std::get_if<Grayscale>(&transform)) parts->channels = grey->num_output_channels;
-    if (const auto* found = std::get_if<Normalize>(&transform)) normalize = found;
-  }
-  parts->per_channel = name_of_per_channel(parts->transforms);
-  parts->finish.how = to_float_of(normalize, precision);
+  const SampleState state = check_transforms(parts->transforms);
+  parts->channels = static_cast<int>(state.channels);
+  parts->per_channel = state.per_channel;
+  parts->finish = {state.floats, to_float_of(state.normalize, precision)};
   parts_ = std::move(parts);
 }
-
-Compose::~Compose() = default;
-Compose::Compose(const Compose&) = default;
-Compose& Compose::operator=(const Compose&) = default;
-Compose::Compose(Compose&&) noexcept = default;
-Compose& Compose::operator=(Compose&&) noexcept = default;
 
 const std::vector<Transform>& Compose::transforms() const {
   return parts_->transforms;
@@ -119,40 +84,37 @@ Precision Compose::precision() const {
   return parts_->precision;
 }
 
-const SamplePlan& Compose::draw(ImageSize picture, const SampleKey& key, int channels) const {
-  SamplePlan& plan = thread_state().plan;
-  plan.picture = picture;
-  plan.size = picture;
+SamplePlan Compose::draw(ImageSize picture, const SampleKey& key, int channels) const {
+  const auto drawn = std::make_shared<Plan>();
+  Plan& plan = *drawn;
+  plan.picture = plan.size = picture;
   plan.channels = channels;
   plan.precision = parts_->precision;
-  plan.steps.clear();
-  plan.chain_steps.clear();
-  plan.crops.clear();
-  plan.float_steps.clear();
-  plan.floats = false;
+  plan.steps.reserve(parts_->transforms.size() + 1);  // most transforms add one step at most
   plan.finish = &parts_->finish;
-  draw_all(parts_->transforms, key, plan);
+  draw_all(parts_->transforms, key, /*stream=*/0, plan);
   if (plan.channels != parts_->channels && !parts_->per_channel.empty()) {
     throw DataError(ErrorCode::kInvalidArgument,
                     fmt::format("Compose: {} has a number for each of {} channels, found a sample with {}; "
                                 "give it one number, or add Grayscale{{3}}",
                                 parts_->per_channel, parts_->channels, plan.channels));
   }
-  return plan;
+  return SamplePlan(drawn);
 }
 
 SampleShape Compose::shape_of(const SamplePlan& plan) {
-  return {plan.channels, plan.size.height, plan.size.width, plan.finish->to_float, static_cast<int>(plan.crops.size())};
+  return plan->shape();
 }
 
-void Compose::apply(const SamplePlan& plan, std::span<const std::uint8_t> encoded, const DecodeOptions& options,
+void Compose::apply(const SamplePlan& drawn, std::span<const std::uint8_t> encoded, const DecodeOptions& options,
                     void* out) const {
+  const Plan& plan = *drawn;
   DecodeRequest request;
   request.options = options;
   Image& decoded = thread_state().decoded;
   const auto* crop = plan.steps.empty() ? nullptr : std::get_if<CropStep>(&plan.steps.front());
   if (options.apply_orientation && exif_orientation(encoded) != 1) {
-    return apply(plan, value_or_throw(decode_image(encoded, options)), out);
+    return apply(drawn, value_or_throw(decode_image(encoded, options)), out);
   }
   if (crop != nullptr) request.region = crop->box;
   const std::size_t done = crop != nullptr ? 1 : 0;
@@ -166,7 +128,8 @@ void Compose::apply(const SamplePlan& plan, std::span<const std::uint8_t> encode
   run_plan(plan, region.view, done, out);
 }
 
-void Compose::apply(const SamplePlan& plan, const Image& picture, void* out) const {
+void Compose::apply(const SamplePlan& drawn, const Image& picture, void* out) const {
+  const Plan& plan = *drawn;
   if (picture.size() != plan.picture) {
     throw DataError(ErrorCode::kInvalidArgument,
                     fmt::format("Compose: the plan is for a picture of {} x {}, found one of {} x {}",

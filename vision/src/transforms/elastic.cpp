@@ -1,6 +1,10 @@
-#include "transforms/elastic.h"
+// ElasticTransform: noise, smoothed and scaled, displaces the pixels.
+#include "image/elastic.h"
 
 #include <algorithm>
+#include <cmath>
+
+#include "transforms/kind.h"
 
 namespace lockstep::data {
 
@@ -29,15 +33,50 @@ void displacement_of_noise(std::vector<float>& noise, ImageSize size, const PerA
   for (float& value : noise) value = value * scale / length;
 }
 
-void run_elastic(const ElasticStep& step, const View& picture, RowSink& sink) {
+void ElasticStep::run(const View& in, RowSink& sink) const {
   thread_local Displacement displacement;
-  const ImageSize size{picture.width, picture.height};
+  const ImageSize size{in.width, in.height};
   const std::size_t pixels = static_cast<std::size_t>(size.width) * static_cast<std::size_t>(size.height);
-  uniform_noise(step.noise, 0, pixels, displacement.x);
-  uniform_noise(step.noise, 1, pixels, displacement.y);
-  displacement_of_noise(displacement.x, size, step.sigma, /*along_x=*/true, step.alpha.x);
-  displacement_of_noise(displacement.y, size, step.sigma, /*along_x=*/false, step.alpha.y);
-  transform_elastic(picture, displacement, step.filter, step.fill, sink);
+  uniform_noise(noise, 0, pixels, displacement.x);
+  uniform_noise(noise, 1, pixels, displacement.y);
+  displacement_of_noise(displacement.x, size, sigma, /*along_x=*/true, alpha.x);
+  displacement_of_noise(displacement.y, size, sigma, /*along_x=*/false, alpha.y);
+  transform_elastic(in, displacement, filter, fill, sink);
+}
+
+namespace {
+
+void is_finite(const PerAxis& alpha, const Require& require) {
+  for (const double value : {alpha.x, alpha.y}) require(std::isfinite(value), "a finite alpha", value);
+}
+
+void is_sigma(const PerAxis& sigma, const Require& require) {
+  const bool smooths = sigma.x > 0 && sigma.y > 0;
+  require((smooths || (sigma.x == 0 && sigma.y == 0)) && 8 * std::max(sigma.x, sigma.y) + 1 < kLargestSide,
+          fmt::format("a sigma above 0 and below {} along both axes, or 0 along both", kLargestSide / 8),
+          fmt::format("({}, {})", sigma.x, sigma.y));
+}
+
+void is_grid_filter(Interpolation interpolation, const Require& require) {
+  require(interpolation == Interpolation::kNearest || interpolation == Interpolation::kBilinear,
+          "the interpolation kNearest or kBilinear", static_cast<int>(interpolation));
+}
+
+}  // namespace
+
+std::vector<Kind> elastic_kinds() {
+  return {About<ElasticTransform>{
+      .name = "ElasticTransform",
+      .parameters = {optional("alpha", &ElasticTransform::alpha, is_finite),
+                     optional("sigma", &ElasticTransform::sigma, is_sigma),
+                     optional("interpolation", &ElasticTransform::interpolation, is_grid_filter),
+                     fill<ElasticTransform>()},
+      .draw =
+          [](const auto& t, Drawing& d) {
+            const NoiseKey key{d.random.bits(), d.random.bits()};
+            d.add(ElasticStep{key, t.alpha, t.sigma, filter_of(t.interpolation), t.fill.color});
+          },
+  }};
 }
 
 }  // namespace lockstep::data

@@ -1,12 +1,11 @@
-// Converts the parameters of torchvision's geometric functions to matrices and boxes, with the same rounding.
+// Flips, rotations and affine transforms. Matrices have torchvision's rounding.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <limits>
 #include <numbers>
 
-#include "transforms/step.h"
+#include "transforms/kind.h"
 
 namespace lockstep::data {
 namespace {
@@ -49,23 +48,6 @@ void expand_frame(AffineMatrix& matrix, ImageSize& size) {
 }
 
 }  // namespace
-
-int rounded(double value) {
-  constexpr double kMost = 1e9;
-  return static_cast<int>(std::nearbyint(std::clamp(value, -kMost, kMost)));
-}
-
-Filter filter_of(Interpolation interpolation) {
-  switch (interpolation) {
-    case Interpolation::kNearest: return Filter::kNearest;
-    case Interpolation::kBilinear: return Filter::kBilinear;
-    case Interpolation::kBicubic: return Filter::kBicubic;
-    case Interpolation::kBox: return Filter::kBox;
-    case Interpolation::kHamming: return Filter::kHamming;
-    case Interpolation::kLanczos: return Filter::kLanczos;
-  }
-  return Filter::kBilinear;
-}
 
 WarpStep rotation(ImageSize picture, double degrees, Filter filter, bool expand, std::optional<Point> center,
                   Color fill) {
@@ -112,41 +94,94 @@ WarpStep affine(ImageSize picture, const AffineParameters& parameters, Filter fi
   return {matrix, picture, filter, fill};
 }
 
-ImageSize resized_size(ImageSize picture, const Resize& resize) {
-  if (const auto* size = std::get_if<OutputSize>(&resize.size)) return {size->width, size->height};
-  const bool upright = picture.width <= picture.height;
-  const double short_side = upright ? picture.width : picture.height;
-  const double long_side = upright ? picture.height : picture.width;
-  int new_short = std::get<int>(resize.size);
-  const double proportional = new_short * long_side / short_side;  // may not fit an int for a picture of one row
-  int new_long = static_cast<int>(std::min<double>(proportional, std::numeric_limits<int>::max()));
-  if (resize.max_size && new_long > *resize.max_size) {
-    new_short = std::max(static_cast<int>(static_cast<double>(*resize.max_size) * new_short / new_long), 1);
-    new_long = *resize.max_size;
-  }
-  return upright ? ImageSize{new_short, new_long} : ImageSize{new_long, new_short};
+namespace {
+
+void is_translation(const Point& most, const Require& require) {
+  for (const double part : {most.x, most.y}) require(part >= 0 && part <= 1, "translate from 0 to 1", part);
 }
 
-Box random_resized_crop_box(ImageSize picture, Interval01 scale, Interval01 ratio, CounterRandom& random) {
-  constexpr int kAttempts = 10;
-  const double area = static_cast<double>(picture.width) * picture.height;
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    const double target = area * random.uniform(scale.low, scale.high);
-    const double aspect = std::exp(random.uniform(std::log(ratio.low), std::log(ratio.high)));
-    const int width = rounded(std::sqrt(target * aspect));
-    const int height = rounded(std::sqrt(target / aspect));
-    if (width < 1 || width > picture.width || height < 1 || height > picture.height) continue;
-    const auto top = static_cast<int>(random.below(picture.height - height + 1));
-    const auto left = static_cast<int>(random.below(picture.width - width + 1));
-    return {left, top, width, height};
+// One number or two: along x. Four: along both axes.
+void read_shear(const TextValue& value, RandomAffine& t) {
+  std::vector<double> shear;
+  text::read(value, shear);
+  if (shear.size() == 3 || shear.size() > 4)
+    text::refuse(fmt::format("expected 1, 2 or 4 numbers, found {}", shear.size()));
+  if (shear.empty()) return;
+  t.shear = shear.size() == 1 ? AngleRange(shear[0]) : AngleRange(shear[0], shear[1]);
+  if (shear.size() == 4) t.shear_y = AngleRange(shear[2], shear[3]);
+}
+
+void check_shear(const RandomAffine& t, const Require& require) {
+  const auto check = if_set(range(-kInfinity, kInfinity));
+  check(t.shear, Require{require.place, require.name, "shear"});
+  check(t.shear_y, Require{require.place, require.name, "shear_y"});
+}
+
+void draw_affine(const RandomAffine& t, Drawing& d) {
+  CounterRandom& random = d.random;
+  AffineParameters parameters;
+  parameters.center = t.center;
+  parameters.angle = random.uniform(t.degrees.low, t.degrees.high);
+  if (t.translate) {
+    const double x = t.translate->x * d.plan.size.width;
+    const double y = t.translate->y * d.plan.size.height;
+    parameters.translate.x = rounded(random.uniform(-x, x));
+    parameters.translate.y = rounded(random.uniform(-y, y));
   }
-  const double aspect = static_cast<double>(picture.width) / picture.height;
-  Box box{0, 0, picture.width, picture.height};
-  if (aspect < ratio.low) box.height = std::clamp(rounded(picture.width / ratio.low), 1, picture.height);
-  if (aspect > ratio.high) box.width = std::clamp(rounded(picture.height * ratio.high), 1, picture.width);
-  box.left = (picture.width - box.width) / 2;
-  box.top = (picture.height - box.height) / 2;
-  return box;
+  if (t.scale) parameters.scale = random.uniform(t.scale->low, t.scale->high);
+  if (t.shear) parameters.shear.x = random.uniform(t.shear->low, t.shear->high);
+  if (t.shear_y) parameters.shear.y = random.uniform(t.shear_y->low, t.shear_y->high);
+  d.add(affine(d.plan.size, parameters, filter_of(t.interpolation), t.fill.color));
+}
+
+}  // namespace
+
+std::vector<Kind> geometry_kinds() {
+  return {
+      About<RandomHorizontalFlip>{
+          .name = "RandomHorizontalFlip",
+          .parameters = {probability<RandomHorizontalFlip>()},
+          .draw =
+              [](const auto& t, Drawing& d) {
+                if (d.random.chance(t.p)) d.add(MirrorStep{{.horizontal = true}});
+              },
+          .stands = [](const auto&, const Place& place) { place.moves_pixels(); },
+      },
+      About<RandomVerticalFlip>{
+          .name = "RandomVerticalFlip",
+          .parameters = {probability<RandomVerticalFlip>()},
+          .draw =
+              [](const auto& t, Drawing& d) {
+                if (d.random.chance(t.p)) d.add(MirrorStep{{.vertical = true}});
+              },
+          .stands = [](const auto&, const Place& place) { place.moves_pixels(); },
+      },
+      About<RandomRotation>{
+          .name = "RandomRotation",
+          .defaults = {0.0},
+          .parameters = {required("degrees", &RandomRotation::degrees, range(-kInfinity, kInfinity)),
+                         warp_filter<RandomRotation>(), optional("expand", &RandomRotation::expand),
+                         optional("center", &RandomRotation::center, is_center), fill<RandomRotation>()},
+          .draw =
+              [](const auto& t, Drawing& d) {
+                const double angle = d.random.uniform(t.degrees.low, t.degrees.high);
+                if (std::fmod(angle, 360.0) == 0.0) return;
+                d.add(rotation(d.plan.size, angle, filter_of(t.interpolation), t.expand, t.center, t.fill.color));
+              },
+      },
+      About<RandomAffine>{
+          .name = "RandomAffine",
+          .defaults = {0.0},
+          .parameters = {required("degrees", &RandomAffine::degrees, range(-kInfinity, kInfinity)),
+                         optional("translate", &RandomAffine::translate, if_set(is_translation)),
+                         optional("scale", &RandomAffine::scale, if_set(range(kAboveZero, kInfinity))),
+                         {{"shear", false}, read_shear, check_shear},
+                         warp_filter<RandomAffine>(),
+                         fill<RandomAffine>(),
+                         optional("center", &RandomAffine::center, is_center)},
+          .draw = draw_affine,
+      },
+  };
 }
 
 }  // namespace lockstep::data

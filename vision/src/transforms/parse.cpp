@@ -3,20 +3,33 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "base/word_distance.h"
-#include "transforms/text_makers.h"
+#include "transforms/kind.h"
 
 namespace lockstep::data {
 namespace text {
 namespace {
 
-std::string nearest(const std::string& name) {
+// The Kinds that have a text, by name.
+const std::map<std::string_view, const Kind*>& kinds_by_name() {
+  static const auto all = [] {
+    std::map<std::string_view, const Kind*> found;
+    for (const Kind& kind : all_kinds()) {
+      if (kind.from_text) found.emplace(kind.name, &kind);
+    }
+    return found;
+  }();
+  return all;
+}
+
+std::string_view nearest(const std::string& name) {
   const auto less = [&](const auto& a, const auto& b) {
     return word_distance(name, a.first) < word_distance(name, b.first);
   };
-  return std::min_element(makers().begin(), makers().end(), less)->first;
+  return std::min_element(kinds_by_name().begin(), kinds_by_name().end(), less)->first;
 }
 
 // As in "transforms.ToTensor()" or "T.ToTensor()".
@@ -27,13 +40,11 @@ std::string last_part(const std::string& word) {
 Transform made(const TextValue& call) {
   if (call.kind != TextValue::Kind::kCall && call.kind != TextValue::Kind::kWord) refuse("expected a transform");
   const std::string name = last_part(call.word);
-  const auto maker = makers().find(name);
-  if (maker == makers().end()) refuse(fmt::format("no transform '{}'; the nearest name is {}", name, nearest(name)));
-  Arguments arguments(call);
+  const auto kind = kinds_by_name().find(name);
+  if (kind == kinds_by_name().end())
+    refuse(fmt::format("no transform '{}'; the nearest name is {}", name, nearest(name)));
   try {
-    Transform transform = maker->second(arguments);
-    arguments.finish();
-    return transform;
+    return kind->second->from_text(call);
   } catch (const DataError& error) {
     refuse(fmt::format("{}: {}", name, error.what()));
   }
@@ -60,8 +71,8 @@ void read(const TextValue& value, std::vector<Transform>& into) {
   into.clear();
   for (const TextValue& item : list_items(value)) into.push_back(made(item));
 }
-void read(const TextValue& value, TransformSequence& into) {
-  for (const TextValue& item : list_items(value)) append(item, into.transforms);
+void read_flat(const TextValue& value, std::vector<Transform>& into) {
+  for (const TextValue& item : list_items(value)) append(item, into);
 }
 
 }  // namespace text

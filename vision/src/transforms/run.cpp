@@ -1,13 +1,9 @@
 // Executes a plan: step by step between two pictures that belong to the thread; the last step writes directly to the
 // sample's memory. A mirror takes no pass of its own: the step before it writes its rows mirrored.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <span>
 
-#include "transforms/elastic.h"
 #include "transforms/step.h"
-#include "lockstep/data/errors.h"
 
 namespace lockstep::data {
 namespace {
@@ -20,7 +16,6 @@ struct Turns {
 struct Scratch {
   Turns sample;
   Turns chain;  // of a MixStep
-  Image owned;  // the picture that a Lambda changes
   Image whole;  // the picture that crops are parts of
   std::vector<float> sums;
   std::vector<AffineStage> stages;
@@ -30,63 +25,18 @@ Scratch& scratch_of_thread() {
   return memory_of_thread<Scratch>();
 }
 
-Lookups three(const Lookup& lookup) {
-  return {lookup, lookup, lookup};
+void run_mix(const Plan& plan, const MixStep& step, const View& in, RowSink& sink);
+
+void run_step(const Plan& plan, const Step& step, const View& in, RowSink& sink) {
+  const auto run = [&](const auto& one) {
+    if constexpr (requires { one.run(in, sink); }) {
+      one.run(in, sink);
+    } else {
+      run_mix(plan, one, in, sink);
+    }
+  };
+  std::visit(run, step);
 }
-
-// Executes one step: reads `in` and writes rows to `sink`.
-class StepRunner {
- public:
-  StepRunner(const SamplePlan& plan, const View& in, RowSink& sink) : plan_(plan), in_(in), sink_(sink) {}
-
-  void operator()(const CropStep& step) { copy_rows(in_.part(step.box), sink_); }
-  void operator()(const ResizeStep& step) { resample(in_, step.size, step.filter, sink_); }
-  void operator()(const MirrorStep& /*unused*/) { copy_rows(in_, sink_); }
-  void operator()(const WarpStep& step) {
-    transform_affine(in_, step.size, step.matrix, step.filter, step.fill, sink_);
-  }
-  void operator()(const PerspectiveStep& step) {
-    transform_projective(in_, step.matrix, step.filter, step.fill, sink_);
-  }
-  void operator()(const ElasticStep& step) { run_elastic(step, in_, sink_); }
-  void operator()(const PadStep& step) { pad(in_, step.amounts, step.fill, step.mode, sink_); }
-  void operator()(const BrightnessStep& step) { apply_lookups(in_, three(brightness_lookup(step.factor)), sink_); }
-  void operator()(const ContrastStep& step) { apply_lookups(in_, three(contrast_lookup(in_, step.factor)), sink_); }
-  void operator()(const SaturationStep& step) { adjust_saturation(in_, step.factor, sink_); }
-  void operator()(const HueStep& step) { adjust_hue(in_, step.factor, sink_); }
-  void operator()(const SharpnessStep& step) { adjust_sharpness(in_, step.factor, sink_); }
-  void operator()(const PosterizeStep& step) { apply_lookups(in_, three(posterize_lookup(step.bits)), sink_); }
-  void operator()(const SolarizeStep& step) { apply_lookups(in_, three(solarize_lookup(step.threshold)), sink_); }
-  void operator()(const InvertStep& /*unused*/) { apply_lookups(in_, three(invert_lookup()), sink_); }
-  void operator()(const AutoContrastStep& /*unused*/) { apply_lookups(in_, autocontrast_lookups(in_), sink_); }
-  void operator()(const EqualizeStep& /*unused*/) { apply_lookups(in_, equalize_lookups(in_), sink_); }
-  void operator()(const GreyStep& /*unused*/) { to_grey(in_, sink_); }
-  void operator()(const BlurStep& step) { gaussian_blur(in_, step.kernel, sink_); }
-  void operator()(const LambdaStep& step) {
-    Image& image = scratch_of_thread().owned;
-    {
-      ImageSink copy(image, {in_.width, in_.height});
-      copy_rows(in_, copy);
-    }
-    CounterRandom random = step.random;
-    {
-      const LambdaScope scope;
-      step.lambda->apply(image, random);
-    }
-    if (image.width() != in_.width || image.height() != in_.height) {
-      throw DataError(ErrorCode::kInvalidArgument,
-                      fmt::format("Lambda: expected that it keeps the size of its picture, {} x {}, found {} x {}",
-                                  in_.width, in_.height, image.width(), image.height()));
-    }
-    copy_rows(image, sink_);
-  }
-  void operator()(const MixStep& step);
-
- private:
-  const SamplePlan& plan_;
-  const View& in_;
-  RowSink& sink_;
-};
 
 AffineMatrix mirror_matrix(const Mirror& mirror, ImageSize size) {
   AffineMatrix matrix{1, 0, 0, 0, 1, 0};
@@ -105,7 +55,7 @@ AffineMatrix mirror_matrix(const Mirror& mirror, ImageSize size) {
 template <class Last>
 class Runner {
  public:
-  Runner(const SamplePlan& plan, std::span<const Step> steps, Turns& turns, const Last& last)
+  Runner(const Plan& plan, std::span<const Step> steps, Turns& turns, const Last& last)
       : plan_(plan), steps_(steps), turns_(turns), last_(last) {}
 
   void run(View in) {
@@ -138,7 +88,7 @@ class Runner {
       } else if (only_mirrors || at == steps_.size()) {
         copy_rows(in, sink);
       } else {
-        std::visit(StepRunner(plan_, in, sink), steps_[at]);
+        run_step(plan_, steps_[at], in, sink);
       }
     };
     if (next == steps_.size()) {
@@ -198,7 +148,7 @@ class Runner {
     transform_fused(in, frame, stages, filter, fill, sink);
   }
 
-  const SamplePlan& plan_;
+  const Plan& plan_;
   std::span<const Step> steps_;
   Turns& turns_;
   const Last& last_;
@@ -224,33 +174,33 @@ class WeighingSink : public RowSink {
   std::vector<std::uint8_t> row_;
 };
 
-void StepRunner::operator()(const MixStep& step) {
-  const ImageSize size{in_.width, in_.height};
+void run_mix(const Plan& plan, const MixStep& step, const View& in, RowSink& sink) {
+  const ImageSize size{in.width, in.height};
   const int count = size.width * Image::kBytesPerPixel;
   Scratch& scratch = scratch_of_thread();
   std::vector<float>& sums = scratch.sums;
   sums.assign(static_cast<std::size_t>(count) * static_cast<std::size_t>(size.height) + Image::kSlack, 0.0F);
   {
-    WeighingSink sink(sums, size, step.weight);
-    copy_rows(in_, sink);
+    WeighingSink sum(sums, size, step.weight);
+    copy_rows(in, sum);
   }
   for (const MixStep::Chain& chain : step.chains) {
     const auto weigh = [&](const auto& work, ImageSize /*size*/, Mirror /*none*/) {
-      WeighingSink sink(sums, size, chain.weight);
-      work(sink);
+      WeighingSink sum(sums, size, chain.weight);
+      work(sum);
     };
-    const std::span<const Step> all(plan_.chain_steps);
-    Runner(plan_, all.subspan(chain.begin, chain.end - chain.begin), scratch.chain, weigh).run(in_);
+    const std::span<const Step> all(plan.chain_steps);
+    Runner(plan, all.subspan(chain.begin, chain.end - chain.begin), scratch.chain, weigh).run(in);
   }
   for (int y = 0; y < size.height; ++y) {
-    image_kernels().to_bytes(sums.data() + std::ptrdiff_t{y} * count, count, /*nearest=*/false, sink_.begin(y));
-    sink_.end(y);
+    image_kernels().to_bytes(sums.data() + std::ptrdiff_t{y} * count, count, /*nearest=*/false, sink.begin(y));
+    sink.end(y);
   }
 }
 
 // Writes the rows of `work` as numbers of the sample's type.
 template <class Work>
-void write_sample(const SamplePlan& plan, const Work& work, ImageSize size, Mirror mirror, void* out) {
+void write_sample(const Plan& plan, const Work& work, ImageSize size, Mirror mirror, void* out) {
   if (plan.finish->to_float) {
     FloatSink sink(static_cast<float*>(out), size, plan.channels, plan.finish->how, mirror);
     work(sink);
@@ -261,8 +211,8 @@ void write_sample(const SamplePlan& plan, const Work& work, ImageSize size, Mirr
 }
 
 // Writes the crops one after another.
-void write_crops(const SamplePlan& plan, const View& picture, void* out) {
-  const std::size_t bytes = Compose::shape_of(plan).bytes() / plan.crops.size();
+void write_crops(const Plan& plan, const View& picture, void* out) {
+  const std::size_t bytes = plan.shape().bytes() / plan.crops.size();
   auto* place = static_cast<std::uint8_t*>(out);
   for (const CropPart& part : plan.crops) {
     const auto work = [&](RowSink& sink) { copy_rows(picture.part(part.box), sink); };
@@ -278,7 +228,7 @@ std::size_t& LambdaScope::depth() {
   return depth;
 }
 
-void run_plan(const SamplePlan& plan, const View& picture, std::size_t done, void* out) {
+void run_plan(const Plan& plan, const View& picture, std::size_t done, void* out) {
   Scratch& scratch = scratch_of_thread();
   const std::span<const Step> steps = std::span(plan.steps).subspan(done);
   if (!plan.crops.empty()) {
@@ -295,7 +245,9 @@ void run_plan(const SamplePlan& plan, const View& picture, std::size_t done, voi
     write_sample(plan, work, size, mirror, out);
   };
   Runner(plan, steps, scratch.sample, write).run(picture);
-  run_float_steps(plan, static_cast<float*>(out));
+  for (const FloatStep& step : plan.float_steps) {
+    std::visit([&](const auto& one) { one.run(plan, static_cast<float*>(out)); }, step);
+  }
 }
 
 }  // namespace lockstep::data

@@ -17,26 +17,35 @@ namespace lockstep::data {
 // Of noise for any number of pixels: CounterRandom repeats its numbers after 2^18.
 using NoiseKey = std::array<std::uint32_t, 2>;
 
+// A step reads a picture and writes its result to `sink`. A step that changes the size of a picture has size_after().
 struct CropStep {
   Box box;
+  ImageSize size_after(ImageSize /*before*/) const { return {box.width, box.height}; }
+  void run(const View& in, RowSink& sink) const { copy_rows(in.part(box), sink); }
 };
 struct ResizeStep {
   ImageSize size;
   Filter filter;
+  ImageSize size_after(ImageSize /*before*/) const { return size; }
+  void run(const View& in, RowSink& sink) const { resample(in, size, filter, sink); }
 };
 struct MirrorStep {
   Mirror mirror;
+  void run(const View& in, RowSink& sink) const { copy_rows(in, sink); }  // into a sink that mirrors
 };
 struct WarpStep {
   AffineMatrix matrix;
   ImageSize size;
   Filter filter;
   Color fill;
+  ImageSize size_after(ImageSize /*before*/) const { return size; }
+  void run(const View& in, RowSink& sink) const { transform_affine(in, size, matrix, filter, fill, sink); }
 };
 struct PerspectiveStep {
   Projection matrix;
   Filter filter;
   Color fill;
+  void run(const View& in, RowSink& sink) const { transform_projective(in, matrix, filter, fill, sink); }
 };
 struct ElasticStep {
   NoiseKey noise;
@@ -44,51 +53,73 @@ struct ElasticStep {
   PerAxis sigma;
   Filter filter;
   Color fill;
+  void run(const View& in, RowSink& sink) const;
 };
 struct PadStep {
   PadAmounts amounts;
   Color fill;
   EdgeMode mode;
+  ImageSize size_after(ImageSize before) const {
+    return {before.width + amounts.left + amounts.right, before.height + amounts.top + amounts.bottom};
+  }
+  void run(const View& in, RowSink& sink) const { pad(in, amounts, fill, mode, sink); }
 };
 struct BrightnessStep {
   float factor;
+  void run(const View& in, RowSink& sink) const { apply_lookup(in, brightness_lookup(factor), sink); }
 };
 struct ContrastStep {
   float factor;
+  void run(const View& in, RowSink& sink) const { apply_lookup(in, contrast_lookup(in, factor), sink); }
 };
 struct SaturationStep {
   float factor;
+  void run(const View& in, RowSink& sink) const { adjust_saturation(in, factor, sink); }
 };
 struct HueStep {
   double factor;
+  void run(const View& in, RowSink& sink) const { adjust_hue(in, factor, sink); }
 };
 struct SharpnessStep {
   float factor;
+  void run(const View& in, RowSink& sink) const { adjust_sharpness(in, factor, sink); }
 };
 struct PosterizeStep {
   int bits;
+  void run(const View& in, RowSink& sink) const { apply_lookup(in, posterize_lookup(bits), sink); }
 };
 struct SolarizeStep {
   double threshold;
+  void run(const View& in, RowSink& sink) const { apply_lookup(in, solarize_lookup(threshold), sink); }
 };
-struct InvertStep {};
-struct AutoContrastStep {};
-struct EqualizeStep {};
+struct InvertStep {
+  static void run(const View& in, RowSink& sink) { apply_lookup(in, invert_lookup(), sink); }
+};
+struct AutoContrastStep {
+  static void run(const View& in, RowSink& sink) { apply_lookups(in, autocontrast_lookups(in), sink); }
+};
+struct EqualizeStep {
+  static void run(const View& in, RowSink& sink) { apply_lookups(in, equalize_lookups(in), sink); }
+};
 struct GreyStep {
   int channels;
+  void run(const View& in, RowSink& sink) const { to_grey(in, sink); }
 };
 struct BlurStep {
   GaussianKernel kernel;
+  void run(const View& in, RowSink& sink) const { gaussian_blur(in, kernel, sink); }
 };
 struct LambdaStep {
   const Lambda* lambda;  // of the Compose
   CounterRandom random;
+  void run(const View& in, RowSink& sink) const;
 };
-// The weighted sum of the picture and of what chains of steps make of it. No chain changes its size.
+// The weighted sum of the picture and of what chains of steps make of the picture. No chain changes the size. run.cpp
+// executes it.
 struct MixStep {
   struct Chain {
     float weight;
-    std::size_t begin, end;  // in SamplePlan::chain_steps
+    std::size_t begin, end;  // in Plan::chain_steps
   };
   float weight;  // of the picture itself
   std::vector<Chain> chains;
@@ -100,7 +131,13 @@ using Step =
                  AutoContrastStep, EqualizeStep, GreyStep, BlurStep, LambdaStep, MixStep>;
 
 // What the step makes of a picture's size.
-ImageSize size_after(const Step& step, ImageSize size);
+inline ImageSize size_after(const Step& step, ImageSize size) {
+  const auto after = [size](const auto& one) {
+    if constexpr (requires { one.size_after(size); }) return one.size_after(size);
+    return size;
+  };
+  return std::visit(after, step);
+}
 
 // A picture of FiveCrop or TenCrop.
 struct CropPart {
@@ -114,11 +151,13 @@ struct EraseStep {
   std::array<float, 3> value;
   std::optional<NoiseKey> noise;
   bool before_normalize;
+  void run(const Plan& plan, float* out) const;
 };
 
 // Blurs the finished floats.
 struct FloatBlurStep {
   GaussianKernel kernel;
+  void run(const Plan& plan, float* out) const;
 };
 
 using FloatStep = std::variant<EraseStep, FloatBlurStep>;
@@ -129,8 +168,7 @@ struct Finish {
   ToFloat how;
 };
 
-class SamplePlan {
- public:
+struct Plan {
   ImageSize picture;  // size of the input
   ImageSize size;     // size after the steps so far, and after crops that of each crop
   int channels = 3;   // of the sample; pictures between the steps always hold R, G and B
@@ -141,17 +179,20 @@ class SamplePlan {
   std::vector<FloatStep> float_steps;  // after the conversion to float
   bool floats = false;                 // ToTensor or ConvertImageDtype was among the transforms so far
   const Finish* finish = nullptr;
+
+  SampleShape shape() const {
+    return {channels, size.height, size.width, finish->to_float, static_cast<int>(crops.size())};
+  }
 };
 
-// Draws the parameters of all transforms, and appends their steps. Each transform has numbers of its own: the stream is
-// its place in the list, where those of lists within the list count too.
-void draw_all(const std::vector<Transform>& transforms, const SampleKey& key, SamplePlan& plan);
+// Draws the parameters of all transforms, and appends their steps. Each transform has random numbers of its own: the
+// stream is its place in the list, where those of lists within the list count too.
+void draw_all(const std::vector<Transform>& transforms, const SampleKey& key, std::int64_t stream, Plan& plan);
+void draw_transform(const Transform& transform, const SampleKey& key, std::int64_t stream, Plan& plan);
 // How many streams a transform takes: 1, and those of its list.
 std::int64_t streams_of(const Transform& transform);
-// Draws the parameters of a transform that is not a list, appends its steps and updates the size.
-void draw_steps(const Transform& transform, CounterRandom& random, SamplePlan& plan);
 
-// The steps for given parameters of torchvision's functions; for draw_steps and the parity tests.
+// The steps for given parameters of torchvision's functions; a header has them for the parity tests.
 Box random_resized_crop_box(ImageSize picture, Interval01 scale, Interval01 ratio, CounterRandom& random);
 WarpStep rotation(ImageSize picture, double degrees, Filter filter, bool expand, std::optional<Point> center,
                   Color fill);
@@ -170,14 +211,15 @@ Corners corners_of(ImageSize picture);
 Corners random_corners(ImageSize picture, double distortion_scale, CounterRandom& random);
 // Maps `to` back to `from`. nullopt: no projection does, because several corners are on one line.
 std::optional<Projection> projection(const Corners& from, const Corners& to);
+// `count` numbers in [-1, 1), with 24 random bits. `plane`: noises of one key that do not overlap.
+void uniform_noise(const NoiseKey& key, std::uint32_t plane, std::size_t count, std::vector<float>& noise);
+// Turns noise into the displacement along one axis: smooths the noise with the kernel that torchvision takes for
+// `sigma` of that axis, and scales it by alpha / side.
+void displacement_of_noise(std::vector<float>& noise, ImageSize size, const PerAxis& sigma, bool along_x, double alpha);
 // Throws DataError when the picture is too small.
 std::vector<CropPart> five_crops(ImageSize picture, const OutputSize& size);
 std::vector<CropPart> ten_crops(ImageSize picture, const TenCrop& options);
-void draw_auto_augment(const AutoAugment& options, CounterRandom& random, SamplePlan& plan);
-void draw_rand_augment(const RandAugment& options, CounterRandom& random, SamplePlan& plan);
-void draw_trivial_augment(const TrivialAugmentWide& options, CounterRandom& random, SamplePlan& plan);
-void draw_aug_mix(const AugMix& options, CounterRandom& random, SamplePlan& plan);
-void add_step(SamplePlan& plan, Step step);
+void add_step(Plan& plan, Step step);
 Filter filter_of(Interpolation interpolation);
 // Rounds half to even, like Python, and limits the result to 1e9, which is far larger than any picture.
 int rounded(double value);
@@ -201,10 +243,7 @@ T& memory_of_thread() {
   return memory[LambdaScope::depth()];
 }
 
-// Executes the float steps on the finished sample.
-void run_float_steps(const SamplePlan& plan, float* out);
-
 // Executes the plan on decoded pixels, without the first `done` steps: `picture` is already what they make.
-void run_plan(const SamplePlan& plan, const View& picture, std::size_t done, void* out);
+void run_plan(const Plan& plan, const View& picture, std::size_t done, void* out);
 
 }  // namespace lockstep::data

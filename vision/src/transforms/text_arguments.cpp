@@ -7,7 +7,8 @@
 #include <array>
 #include <cctype>
 #include <cmath>
-#include <utility>
+
+#include "lockstep/data/errors.h"
 
 namespace lockstep::data::text {
 
@@ -24,12 +25,6 @@ std::string lower(std::string text) {
 
 void refuse(const std::string& text) {
   throw DataError(ErrorCode::kInvalidArgument, text);
-}
-
-// The last part of "InterpolationMode.BILINEAR".
-std::string word_of(const TextValue& value) {
-  if (value.kind != Kind::kWord) refuse("expected a word");
-  return lower(value.word.substr(value.word.rfind('.') + 1));
 }
 
 bool is_none(const TextValue& value) {
@@ -70,11 +65,11 @@ std::vector<T> list_of(const TextValue& value, std::size_t least, std::size_t mo
   return list;
 }
 
-// From one number or two.
-template <typename Pair, typename Number>
-void read_one_or_two(const TextValue& value, Pair& into) {
+// Makes a Type from one number or two.
+template <typename Type, typename Number>
+void read_one_or_two(const TextValue& value, Type& into) {
   const auto list = list_of<Number>(value, 1, 2);
-  into = list.size() == 1 ? Pair(list[0]) : Pair(list[0], list[1]);
+  into = list.size() == 1 ? Type(list[0]) : Type(list[0], list[1]);
 }
 
 void read(const TextValue& value, OutputSize& into) {
@@ -86,15 +81,12 @@ void read(const TextValue& value, KernelSize& into) {
 void read(const TextValue& value, AngleRange& into) {
   read_one_or_two<AngleRange, double>(value, into);
 }
-void read(const TextValue& value, Jitter& into) {
-  if (is_none(value)) {
-    into = Jitter();
-  } else {
-    read_one_or_two<Jitter, double>(value, into);
-  }
-}
 void read(const TextValue& value, PerAxis& into) {
   read_one_or_two<PerAxis, double>(value, into);
+}
+void read(const TextValue& value, Jitter& into) {
+  into = Jitter();
+  if (!is_none(value)) read_one_or_two<Jitter, double>(value, into);
 }
 void read(const TextValue& value, Interval01& into) {
   const auto list = list_of<double>(value, 1, 2);
@@ -127,29 +119,15 @@ void read(const TextValue& value, Fill& into) {
 void read(const TextValue& value, std::vector<double>& into) {
   into = is_none(value) ? std::vector<double>() : list_of<double>(value, 0, 1000);
 }
-void read(const TextValue& value, ErasingValue& into) {
-  into.random = value.kind == Kind::kWord;
-  if (!into.random) return read(value, into.numbers);
-  if (value.word != "random") refuse(fmt::format("expected numbers or 'random', found '{}'", value.word));
+
+std::size_t find_word(const TextValue& value, const std::vector<std::string>& known) {
+  if (value.kind != Kind::kWord) refuse("expected a word");
+  const std::string found = lower(value.word.substr(value.word.rfind('.') + 1));
+  const auto at = std::find(known.begin(), known.end(), found);
+  if (at == known.end()) refuse(fmt::format("expected one of {}, found '{}'", fmt::join(known, ", "), found));
+  return static_cast<std::size_t>(at - known.begin());
 }
 
-template <typename Enum>
-void read_word(const TextValue& value, Enum& into, const std::vector<std::pair<std::string, Enum>>& words) {
-  const std::string found = word_of(value);
-  std::vector<std::string> known;
-  for (const auto& [word, meaning] : words) {
-    if (word == found) {
-      into = meaning;
-      return;
-    }
-    known.push_back(word);
-  }
-  refuse(fmt::format("expected one of {}, found '{}'", fmt::join(known, ", "), found));
-}
-void read(const TextValue& value, NumberType& into) {
-  read_word<NumberType>(value, into,
-                        {{"float32", NumberType::kFloat}, {"float", NumberType::kFloat}, {"uint8", NumberType::kByte}});
-}
 void read(const TextValue& value, Interpolation& into) {
   if (value.kind == Kind::kNumber) {  // as in PIL
     int number = 0;
@@ -177,12 +155,6 @@ void read(const TextValue& value, PaddingMode& into) {
                           {"reflect", PaddingMode::kReflect},
                           {"symmetric", PaddingMode::kSymmetric}});
 }
-void read(const TextValue& value, AutoAugmentPolicy& into) {
-  read_word<AutoAugmentPolicy>(value, into,
-                               {{"imagenet", AutoAugmentPolicy::kImageNet},
-                                {"cifar10", AutoAugmentPolicy::kCifar10},
-                                {"svhn", AutoAugmentPolicy::kSvhn}});
-}
 void read(const TextValue& value, std::variant<int, OutputSize>& into) {
   if (value.kind == Kind::kList && value.items.size() == 2) {
     OutputSize size(1);
@@ -193,29 +165,27 @@ void read(const TextValue& value, std::variant<int, OutputSize>& into) {
   }
 }
 
-const TextValue* Arguments::find(const char* name) {
-  const std::size_t position = names_.size();
-  names_.emplace_back(name);
-  const TextValue* found = nullptr;
-  for (std::size_t i = 0; i < call_.items.size(); ++i) {
-    const bool by_position = call_.names[i].empty() && i == position;
-    if (!by_position && call_.names[i] != name) continue;
-    if (found != nullptr) refuse(fmt::format("parameter '{}' is there twice", name));
-    used_[i] = true;
-    found = &call_.items[i];
+std::vector<const TextValue*> arguments_of(const TextValue& call, const std::vector<ParameterName>& parameters) {
+  std::vector<const TextValue*> found(parameters.size(), nullptr);
+  std::string known;
+  for (const ParameterName& parameter : parameters)
+    known += (known.empty() ? "it has " : ", ") + std::string(parameter.name);
+  if (known.empty()) known = "it has none";
+  for (std::size_t i = 0; i < call.items.size(); ++i) {
+    std::size_t at = i;
+    if (const std::string& name = call.names[i]; !name.empty()) {
+      for (at = 0; at < parameters.size() && parameters[at].name != name; ++at) continue;
+      if (at == parameters.size()) refuse(fmt::format("no parameter '{}'; {}", name, known));
+    }
+    if (at >= parameters.size()) refuse(fmt::format("{} parameters are too many; {}", call.items.size(), known));
+    if (found[at] != nullptr) refuse(fmt::format("parameter '{}' is there twice", parameters[at].name));
+    found[at] = &call.items[i];
+  }
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].required && found[i] == nullptr)
+      refuse(fmt::format("parameter '{}' is missing", parameters[i].name));
   }
   return found;
-}
-
-void Arguments::finish() const {
-  for (std::size_t i = 0; i < used_.size(); ++i) {
-    if (used_[i]) continue;
-    const std::string known =
-        names_.empty() ? std::string("it has none") : fmt::format("it has {}", fmt::join(names_, ", "));
-    if (call_.names[i].empty()) refuse(fmt::format("{} parameters are too many; {}", call_.items.size(), known));
-    refuse(fmt::format("no parameter '{}'; {}", call_.names[i], known));
-  }
-  if (!missing_.empty()) refuse(fmt::format("parameter '{}' is missing", missing_[0]));
 }
 
 }  // namespace lockstep::data::text

@@ -1,35 +1,20 @@
-// The arguments of a transform's text, as the types of its parameters. Within these files a wrong text is a DataError
-// (kInvalidArgument).
+// The arguments of a transform's text, as the types of its parameters. A wrong text is a DataError (kInvalidArgument).
 #pragma once
 
 #include <optional>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "transforms/call_text.h"
-#include "lockstep/data/errors.h"
 #include "lockstep/transforms/transforms.h"
 
 namespace lockstep::data::text {
 
 [[noreturn]] void refuse(const std::string& text);
 bool is_none(const TextValue& value);
-
-// torch.dtype, of those that samples may have.
-enum class NumberType { kFloat, kByte };
-
-// RandomErasing's value: numbers, or 'random'.
-struct ErasingValue {
-  std::vector<double>& numbers;
-  bool& random;
-};
-
-// The transforms of a Compose, with those of a Compose in it in its place.
-struct TransformSequence {
-  std::vector<Transform> transforms;
-};
 
 void read(const TextValue& value, double& into);
 void read(const TextValue& value, int& into);
@@ -46,61 +31,41 @@ void read(const TextValue& value, Fill& into);
 void read(const TextValue& value, std::vector<double>& into);
 void read(const TextValue& value, Interpolation& into);
 void read(const TextValue& value, PaddingMode& into);
-void read(const TextValue& value, AutoAugmentPolicy& into);
 void read(const TextValue& value, std::variant<int, OutputSize>& into);
-void read(const TextValue& value, NumberType& into);
-void read(const TextValue& value, ErasingValue& into);
-void read(const TextValue& value, std::vector<Transform>& into);  // in parse.cpp, and the next one
-void read(const TextValue& value, TransformSequence& into);
+// In parse.cpp.
+void read(const TextValue& value, std::vector<Transform>& into);
+// Takes a Compose in the list as the transforms of the Compose.
+void read_flat(const TextValue& value, std::vector<Transform>& into);
 
-// None is for parameters that may be left out.
+// None leaves the parameter out.
 template <typename T>
 void read(const TextValue& value, std::optional<T>& into) {
-  if (is_none(value)) {
-    into.reset();
-    return;
+  into.reset();
+  if (is_none(value)) return;
+  if constexpr (std::is_default_constructible_v<T>) {
+    into.emplace();
+  } else {
+    into.emplace(0);
   }
-  T inner = into ? *into : [] {
-    if constexpr (std::is_default_constructible_v<T>)
-      return T{};
-    else
-      return T(0);
-  }();
-  read(value, inner);
-  into = inner;
+  read(value, *into);
 }
 
-// The arguments of one call. Parameters are asked for in torchvision's order.
-class Arguments {
- public:
-  explicit Arguments(const TextValue& call) : call_(call), used_(call.items.size(), false) {}
+// Reads one of these words; the value may be a longer name that ends with it, as "InterpolationMode.BILINEAR".
+std::size_t find_word(const TextValue& value, const std::vector<std::string>& known);
+template <typename Enum>
+void read_word(const TextValue& value, Enum& into, const std::vector<std::pair<std::string, Enum>>& words) {
+  std::vector<std::string> known;
+  for (const auto& [word, meaning] : words) known.push_back(word);
+  into = words[find_word(value, known)].second;
+}
 
-  // Whether the parameter is there.
-  template <typename T>
-  bool optional(const char* name, T& into) {
-    const TextValue* value = find(name);
-    if (value == nullptr) return false;
-    try {
-      read(*value, into);
-    } catch (const DataError& error) {
-      refuse(std::string("parameter '") + name + "': " + error.what());
-    }
-    return true;
-  }
-  template <typename T>
-  void required(const char* name, T& into) {
-    if (!optional(name, into)) missing_.emplace_back(name);
-  }
-  // Refuses what nobody has asked for, and then what is missing: a name that is not known may be meant for it.
-  void finish() const;
-
- private:
-  const TextValue* find(const char* name);
-
-  const TextValue& call_;
-  std::vector<bool> used_;
-  std::vector<std::string> names_;
-  std::vector<std::string> missing_;
+struct ParameterName {
+  const char* name;
+  bool required;
 };
+// Returns the argument of each parameter, or nullptr for a parameter that the call leaves out. An argument without a
+// name belongs to the parameter at its position. Refuses an argument that belongs to no parameter, two arguments for
+// one parameter, and a call without a required parameter.
+std::vector<const TextValue*> arguments_of(const TextValue& call, const std::vector<ParameterName>& parameters);
 
 }  // namespace lockstep::data::text

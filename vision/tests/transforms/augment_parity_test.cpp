@@ -135,11 +135,11 @@ TEST_F(AugmentParity, MixturesAreDrawnAsOften) {
     std::map<std::string, std::vector<double>> ours;
     for (std::size_t i = 0; i < count; ++i) {
       const SampleKey key{5, 0, static_cast<std::int64_t>(i)};
-      const SamplePlan& plan = compose.draw({61, 47}, key);
-      const auto& mix = std::get<MixStep>(plan.steps.at(0));
+      const SamplePlan plan = compose.draw({61, 47}, key);
+      const auto& mix = std::get<MixStep>(plan->steps.at(0));
       ours["picture"].push_back(mix.weight);
       ours["first"].push_back(mix.chains.front().weight);
-      ours["steps"].push_back(static_cast<double>(plan.chain_steps.size()));
+      ours["steps"].push_back(static_cast<double>(plan->chain_steps.size()));
       CounterRandom random(key, 1);
       const augment::Drawn op = augment::draw_mix_op(options, random, {61, 47});
       // Without the last bits, which are not defined.
@@ -160,7 +160,7 @@ TEST_F(AugmentParity, MixturesOfPixelsAreTorchvisions) {
   for (const json& mix : tables_.at("mixes")) {
     const test::PackedPicture picture = test::read_picture(folder_->path(), mix.at("in"));
     test::StepsAlone sample(picture);
-    SamplePlan& plan = sample.plan();
+    Plan& plan = sample.plan();
     const std::size_t before = plan.steps.size();
     const Fill fill = picture.channels == 1 ? Fill{9} : Fill{9, 80, 200};
     MixStep step{mix.at("weight").get<float>(), {}};

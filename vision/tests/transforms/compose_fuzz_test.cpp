@@ -33,7 +33,7 @@ std::vector<Compose> pipelines() {
 bool run(const Compose& compose, std::span<const std::uint8_t> bytes, const DecodeOptions& options, int trial) {
   const Result<ImageSize> size = image_size(bytes, options);
   if (!size.ok()) return false;
-  const SamplePlan& plan = compose.draw(size.value(), {1, 0, trial});
+  const SamplePlan plan = compose.draw(size.value(), {1, 0, trial});
   // Exactly as large as the shape says, so that sanitizers see writes behind the end.
   std::vector<float> out(Compose::shape_of(plan).bytes() / sizeof(float), std::numeric_limits<float>::quiet_NaN());
   try {

@@ -47,7 +47,7 @@ std::vector<Transform> every_other_transform() {
 }
 
 std::vector<float> sample(const Compose& compose, std::span<const std::uint8_t> bytes, const SampleKey& key) {
-  const SamplePlan& plan = compose.draw(image_size(bytes).value(), key);
+  const SamplePlan plan = compose.draw(image_size(bytes).value(), key);
   std::vector<float> out(Compose::shape_of(plan).bytes() / sizeof(float));
   compose.apply(plan, bytes, {}, out.data());
   return out;
@@ -84,7 +84,7 @@ TEST(Compose, ExactModeGivesTheBitsOfTheWholePictureStepByStep) {
   const Compose compose(reference_transforms(), Precision::kExact);
   for (std::int64_t index = 0; index < 40; ++index) {
     const std::vector<float> ours = sample(compose, bytes, {1, 0, index});
-    const SamplePlan& plan = compose.draw(whole.size(), {1, 0, index});
+    const SamplePlan plan = compose.draw(whole.size(), {1, 0, index});
     std::vector<float> slow(ours.size());
     compose.apply(plan, whole, slow.data());
     ASSERT_EQ(ours, slow) << index;
@@ -335,7 +335,7 @@ TEST(Compose, ASampleWithOneChannelTakesNoNumberForEachOfThree) {
            {{ToTensor{}, kNormalize}, "Normalize"},
            {{ToTensor{}, RandomOrder{{RandomApply{{erasing}}}}}, "RandomErasing"}}) {
     const Compose compose(transforms);
-    EXPECT_EQ(compose.draw({8, 8}, {0, 0, 0}, 3).channels, 3);
+    EXPECT_EQ(compose.draw({8, 8}, {0, 0, 0}, 3)->channels, 3);
     try {
       compose.draw({8, 8}, {0, 0, 0}, 1);
       ADD_FAILURE() << name;

@@ -8,7 +8,6 @@
 #include <sstream>
 
 #include "transforms/distribution.h"
-#include "transforms/elastic.h"
 #include "transforms/step.h"
 #include "support/python/python.h"
 
@@ -26,16 +25,16 @@ void add_box(Numbers& numbers, const std::string& name, const Box& box) {
 }
 
 Box first_crop(const SamplePlan& plan) {
-  for (const Step& step : plan.steps) {
+  for (const Step& step : plan->steps) {
     if (const auto* crop = std::get_if<CropStep>(&step)) return crop->box;
   }
-  return {0, 0, plan.picture.width, plan.picture.height};
+  return {0, 0, plan->picture.width, plan->picture.height};
 }
 
 void add_jitter(Numbers& numbers, const SamplePlan& plan) {
   double order = 0;
   double place = 1;
-  for (const Step& step : plan.steps) {
+  for (const Step& step : plan->steps) {
     int which = 0;
     if (const auto* s = std::get_if<BrightnessStep>(&step)) {
       numbers["jitter_brightness"].push_back(s->factor);
@@ -56,12 +55,12 @@ void add_jitter(Numbers& numbers, const SamplePlan& plan) {
 }
 
 void add_rotation(Numbers& numbers, const SamplePlan& plan) {
-  const AffineMatrix& matrix = std::get<WarpStep>(plan.steps.at(0)).matrix;
+  const AffineMatrix& matrix = std::get<WarpStep>(plan->steps.at(0)).matrix;
   numbers["rotation_angle"].push_back(-std::atan2(matrix[1], matrix[0]) * 180.0 / std::numbers::pi);
 }
 
 void add_affine(Numbers& numbers, const SamplePlan& plan) {
-  const AffineMatrix& matrix = std::get<WarpStep>(plan.steps.at(0)).matrix;
+  const AffineMatrix& matrix = std::get<WarpStep>(plan->steps.at(0)).matrix;
   for (std::size_t i = 0; i < matrix.size(); ++i) numbers["affine_" + std::to_string(i)].push_back(matrix[i]);
 }
 
@@ -87,8 +86,8 @@ void add_elastic(Numbers& numbers, std::int64_t index) {
 }
 
 void add_size(Numbers& numbers, const std::string& name, const SamplePlan& plan) {
-  numbers[name + "_width"].push_back(plan.size.width);
-  numbers[name + "_height"].push_back(plan.size.height);
+  numbers[name + "_width"].push_back(plan->size.width);
+  numbers[name + "_height"].push_back(plan->size.height);
 }
 
 Numbers drawn() {
@@ -109,17 +108,17 @@ Numbers drawn() {
   for (std::int64_t i = 0; i < kCount; ++i) {
     add_box(numbers, "crop_wide", first_crop(crop.draw({500, 375}, {1, 0, i})));
     add_box(numbers, "crop_tall", first_crop(crop.draw({60, 200}, {1, 0, i})));
-    const SamplePlan& plan = erase.draw({48, 64}, {1, 0, i});
+    const SamplePlan plan = erase.draw({48, 64}, {1, 0, i});
     // torchvision returns the whole picture when it finds no rectangle.
     add_box(numbers, "erase",
-            plan.float_steps.empty() ? Box{0, 0, 48, 64} : std::get<EraseStep>(plan.float_steps.front()).box);
+            plan->float_steps.empty() ? Box{0, 0, 48, 64} : std::get<EraseStep>(plan->float_steps.front()).box);
     add_jitter(numbers, jitter.draw({48, 64}, {1, 0, i}));
     add_rotation(numbers, rotation.draw({48, 64}, {1, 0, i}));
     add_affine(numbers, affine.draw({48, 64}, {1, 0, i}));
     const Box fixed = first_crop(fixed_crop.draw({48, 64}, {1, 0, i}));
     numbers["fixed_crop_top"].push_back(fixed.top);
     numbers["fixed_crop_left"].push_back(fixed.left);
-    numbers["blur_sigma"].push_back(std::get<BlurStep>(blur.draw({48, 64}, {1, 0, i}).steps.at(0)).kernel.sigma);
+    numbers["blur_sigma"].push_back(std::get<BlurStep>(blur.draw({48, 64}, {1, 0, i})->steps.at(0)).kernel.sigma);
     add_corners(numbers, "corners", {48, 64}, 0.5, i);
     add_corners(numbers, "far_corners", {9, 31}, 1.0, i);
     add_elastic(numbers, i);
@@ -151,7 +150,8 @@ TEST(DrawDistribution, FlipsAreAsLikelyAsAsked) {
   int across = 0;
   int down = 0;
   for (std::int64_t i = 0; i < kCount; ++i) {
-    for (const Step& step : compose.draw({100, 100}, {4, 1, i}).steps) {
+    const SamplePlan plan = compose.draw({100, 100}, {4, 1, i});
+    for (const Step& step : plan->steps) {
       ++(std::get<MirrorStep>(step).mirror.horizontal ? across : down);
     }
   }

@@ -20,7 +20,7 @@ constexpr ImageSize kSize{40, 30};
 // One letter for each step.
 std::string letters(const SamplePlan& plan) {
   std::string found;
-  for (const Step& step : plan.steps) {
+  for (const Step& step : plan->steps) {
     if (std::holds_alternative<InvertStep>(step)) found += 'i';
     if (std::holds_alternative<EqualizeStep>(step)) found += 'e';
     if (std::holds_alternative<AutoContrastStep>(step)) found += 'a';
@@ -68,7 +68,7 @@ TEST(TransformLists, AlwaysAndNever) {
 TEST(TransformLists, TransformsHaveNumbersOfTheirOwn) {
   const auto crop = [](const Transform& first, std::int64_t index) {
     const Compose compose({first, RandomCrop{10}});
-    return std::get<CropStep>(compose.draw(kSize, {9, 2, index}).steps.back()).box;
+    return std::get<CropStep>(compose.draw(kSize, {9, 2, index})->steps.back()).box;
   };
   int different = 0;
   for (std::int64_t i = 0; i < 50; ++i) {
@@ -85,9 +85,9 @@ TEST(TransformLists, EqualTransformsDrawDifferentNumbers) {
   const Compose compose({RandomApply{{RandomCrop{20}, RandomCrop{10}}, 1.0}});
   int equal = 0;
   for (std::int64_t i = 0; i < 1000; ++i) {
-    const SamplePlan& plan = compose.draw({39, 39}, {1, 0, i});
-    const Box first = std::get<CropStep>(plan.steps.at(0)).box;
-    const Box second = std::get<CropStep>(plan.steps.at(1)).box;
+    const SamplePlan plan = compose.draw({39, 39}, {1, 0, i});
+    const Box first = std::get<CropStep>(plan->steps.at(0)).box;
+    const Box second = std::get<CropStep>(plan->steps.at(1)).box;
     equal += first.left / 2 == second.left ? 1 : 0;
   }
   EXPECT_LT(equal, 200);
@@ -95,7 +95,7 @@ TEST(TransformLists, EqualTransformsDrawDifferentNumbers) {
 
 std::vector<float> sample(const std::vector<Transform>& transforms, const Image& picture, std::int64_t index) {
   const Compose compose(transforms, Precision::kExact);
-  const SamplePlan& plan = compose.draw(picture.size(), {4, 0, index});
+  const SamplePlan plan = compose.draw(picture.size(), {4, 0, index});
   std::vector<float> out(Compose::shape_of(plan).bytes() / sizeof(float), std::numeric_limits<float>::quiet_NaN());
   compose.apply(plan, picture, out.data());
   return out;
@@ -280,7 +280,7 @@ TEST(TransformErrors, NameTheOrder) {
 // What no projection can do leaves the picture as it is, and so do distortions by nothing.
 TEST(RandomPerspective, LeavesRowsAndColumnsAsTheyAre) {
   for (const ImageSize size : {ImageSize{1, 1}, ImageSize{1, 50}, ImageSize{50, 1}}) {
-    EXPECT_TRUE(Compose({RandomPerspective{.p = 1.0}}).draw(size, {}).steps.empty());
+    EXPECT_TRUE(Compose({RandomPerspective{.p = 1.0}}).draw(size, {})->steps.empty());
   }
   const Image picture = test::make_picture(30, 20);
   EXPECT_EQ(sample({RandomPerspective{0.0, 1.0}, ToTensor{}}, picture, 0), sample({ToTensor{}}, picture, 0));

@@ -59,11 +59,11 @@ class StepsAlone {
   StepsAlone(const StepsAlone&) = delete;
   StepsAlone& operator=(const StepsAlone&) = delete;
 
-  data::SamplePlan& plan() { return plan_; }
+  data::Plan& plan() { return plan_; }
 
   // Height x width x channels bytes; crops below one another.
   std::vector<std::uint8_t> pixels() const {
-    const data::SampleShape shape = data::Compose::shape_of(plan_);
+    const data::SampleShape shape = plan_.shape();
     std::vector<std::uint8_t> planes(shape.bytes());
     data::run_plan(plan_, picture_, /*skip_crop=*/false, planes.data());
     const auto channels = static_cast<std::size_t>(shape.channels);
@@ -79,7 +79,7 @@ class StepsAlone {
  private:
   const data::Image picture_;
   const data::Finish finish_;
-  data::SamplePlan plan_;
+  data::Plan plan_;
 };
 
 }  // namespace lockstep::test

@@ -6,7 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "transforms/elastic.h"
+#include "image/elastic.h"
 #include "transforms/parity_pictures.h"
 #include "support/python/python.h"
 #include "support/scratch_folder.h"
@@ -27,7 +27,7 @@ OutputSize size_from(const json& a) {
 }
 
 // Adds the step or the crops of a case.
-void add(const json& a, SamplePlan& plan) {
+void add(const json& a, Plan& plan) {
   const std::string op = a.at("op");
   if (op == "perspective") {
     return add_step(plan, PerspectiveStep{a.at("matrix").get<Projection>(), filter_from(a), fill_from(a)});

@@ -35,8 +35,7 @@ class Cifar : public ImageDataset {
   };
   Cifar(const std::filesystem::path& root, const Files& files, Compose transform);
 
-  Result<std::span<const std::uint8_t>> read_picture(std::int64_t index,
-                                                     std::vector<std::uint8_t>& scratch) const override;
+  Result<Picture> read_picture(std::int64_t index, std::vector<std::uint8_t>& scratch) const override;
   std::int64_t label(std::int64_t index) const override { return labels_[static_cast<std::size_t>(index)]; }
   std::string name(std::int64_t index) const override;
 

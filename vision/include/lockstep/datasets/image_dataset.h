@@ -1,10 +1,12 @@
-// A dataset of pictures: decodes and transforms them, and deals with corrupt files, for any source of encoded pictures.
-// ImageFolder is such a source; your own is a class with four methods.
+// A dataset of pictures: decodes and transforms them, and deals with corrupt files. Pictures come from any source, as
+// files or as pixels. ImageFolder is such a source; your own is a class with four methods.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "lockstep/data/dataset.h"
@@ -37,6 +39,9 @@ struct CorruptFile {
   std::int64_t index = -1;  // of the sample
 };
 
+// The bytes of a file, or pixels.
+using Picture = std::variant<std::span<const std::uint8_t>, Image>;
+
 class ImageDataset : public Dataset {
  public:
   ImageDataset(Compose transform, ImageOptions options);
@@ -58,9 +63,8 @@ class ImageDataset : public Dataset {
   const Compose& transform() const { return transform_; }
 
  protected:
-  // The encoded picture, in `scratch` or in memory that stays valid. Several threads call it at once.
-  virtual Result<std::span<const std::uint8_t>> read_picture(std::int64_t index,
-                                                             std::vector<std::uint8_t>& scratch) const = 0;
+  // Returns one picture. Bytes are in `scratch` or in memory that stays valid. Several threads call it at once.
+  virtual Result<Picture> read_picture(std::int64_t index, std::vector<std::uint8_t>& scratch) const = 0;
   virtual std::int64_t label(std::int64_t index) const = 0;
   // For messages.
   virtual std::string name(std::int64_t index) const = 0;

@@ -42,13 +42,12 @@ class ImageFolder : public ImageDataset {
   const std::vector<FolderIndex::Sample>& samples() const { return index_->samples; }
 
  protected:
-  Result<std::span<const std::uint8_t>> read_picture(std::int64_t index,
-                                                     std::vector<std::uint8_t>& scratch) const override;
+  Result<Picture> read_picture(std::int64_t index, std::vector<std::uint8_t>& scratch) const override;
   std::int64_t label(std::int64_t index) const override;
   std::string name(std::int64_t index) const override;
 
  private:
-  Status load(const std::string& path, std::vector<std::uint8_t>& scratch) const;
+  Result<Picture> load(const std::string& path) const;
 
   std::shared_ptr<const FolderIndex> index_;
   std::function<Image(const std::string&)> loader_;

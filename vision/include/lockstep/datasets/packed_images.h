@@ -24,8 +24,7 @@ class PackedImages : public ImageDataset {
   const PackReader& pack() const { return pack_; }
 
  protected:
-  Result<std::span<const std::uint8_t>> read_picture(std::int64_t index,
-                                                     std::vector<std::uint8_t>& scratch) const override;
+  Result<Picture> read_picture(std::int64_t index, std::vector<std::uint8_t>& scratch) const override;
   std::int64_t label(std::int64_t index) const override { return pack_.label(index); }
   std::string name(std::int64_t index) const override;
 

@@ -13,9 +13,9 @@
 
 namespace lockstep::data {
 
-// `picture` is uint8 [3, height, width] or [1, height, width], on the CPU, of any strides; it is not changed. Returns
-// what an ImageFolder with these transforms returns for a file with these pixels, as a new tensor: the arithmetic is
-// that of PIL pictures. A picture with one channel keeps one, unless Grayscale{3} is among the transforms. `key`
+// `picture` is uint8 [3, height, width] or [1, height, width], on the CPU, with any strides, and is not changed.
+// Returns a new tensor: the sample that an ImageFolder with these transforms gives for a file with these pixels. The
+// arithmetic is PIL's. A picture with one channel keeps one channel, unless Grayscale{3} is among the transforms. `key`
 // decides the random parameters. Throws DataError (kInvalidArgument). Several threads may call it at once.
 torch::Tensor transform_tensor(const Compose& transforms, const torch::Tensor& picture, const SampleKey& key = {});
 

@@ -1,16 +1,17 @@
-// Transforms in sequence, from a picture (encoded or not) to the numbers that a model takes.
+// Transforms in sequence, from a picture (a file's bytes or pixels) to the numbers that a model takes.
 //
-// All parameters of a sample are drawn first, from its key and the size of the picture. They say which part has to be
-// decoded, and which steps can be done together, before a pixel is touched. The last step writes the converted numbers
-// to their final place. Each thread keeps its own memory for intermediate pictures, from sample to sample.
+// Compose first draws all parameters of a sample, from the sample's key and the size of the picture. So it knows,
+// before it touches a pixel, which part of the file to decode and which steps to do together. The last step writes the
+// converted numbers to their final place. Each thread keeps its memory for intermediate pictures from sample to sample.
 //
-// Errors are DataError: kInvalidArgument for wrong arguments (transforms, or a picture that they cannot take), the
+// Errors are DataError: kInvalidArgument for wrong transforms and for a picture that the transforms cannot take, the
 // decoder's code for bytes that cannot be decoded. Several threads may use a Compose at once.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "lockstep/image/decode.h"
@@ -20,24 +21,23 @@ namespace lockstep::data {
 
 enum class Precision {
   // Consecutive rotations, shifts and flips are one resampling. A JPEG whose wanted part is at least 4 times as wide
-  // and
-  // as high as its target is decoded at a half, quarter or eighth of its size, to at least twice the target.
-  // docs/data.md
-  // says how much pixels differ from kExact.
+  // and as high as the target is decoded at a half, a quarter or an eighth of its size, to at least twice the target.
+  // docs/data.md says how much the pixels differ from kExact.
   kFast,
-  // Each step by itself, with PIL's arithmetic, as torchvision's transforms (v1) of PIL images do it. For the same
-  // parameters, pixels differ from theirs as docs/data.md says: in most steps not at all.
+  // Each step by itself, with PIL's arithmetic, as torchvision's transforms (v1) of PIL images. For the same
+  // parameters,
+  // most steps give torchvision's pixels; docs/data.md lists the others with their differences.
   kExact,
 };
 
-// A sample in memory: for each channel a plane of height x width numbers, without gaps. After FiveCrop and TenCrop, 5
-// or 10 pictures one after another.
+// A sample in memory: for each channel a plane of height x width numbers, without gaps. After FiveCrop the sample is 5
+// such pictures one after another, after TenCrop 10.
 struct SampleShape {
   int channels = 3;
   int height = 0;
   int width = 0;
   bool is_float = true;  // else uint8
-  int crops = 0;         // of FiveCrop or TenCrop; 0: one picture, without a dimension for crops
+  int crops = 0;         // 5 or 10 after FiveCrop or TenCrop; 0: one picture, without a dimension for crops
   bool operator==(const SampleShape&) const = default;
   std::size_t bytes() const {
     return static_cast<std::size_t>(crops > 0 ? crops : 1) * static_cast<std::size_t>(channels) *
@@ -45,35 +45,41 @@ struct SampleShape {
   }
 };
 
-// The drawn parameters of one sample.
-class SamplePlan;
+struct Plan;  // internal
+
+// The drawn parameters of one sample, for the Compose that drew them. A value: copies share the parameters, which do
+// not change. A copy of that Compose must exist as long as the plan is in use.
+class SamplePlan {
+ public:
+  explicit SamplePlan(std::shared_ptr<const Plan> plan) : plan_(std::move(plan)) {}
+  const Plan& operator*() const { return *plan_; }
+  const Plan* operator->() const { return plan_.get(); }
+
+ private:
+  std::shared_ptr<const Plan> plan_;
+};
 
 class Compose {
  public:
-  // Throws DataError (kInvalidArgument) that names the wrong transform and its fault: a size below 1, a range whose low
-  // end is above its high end, Normalize without ToTensor, and so on.
+  // Throws DataError (kInvalidArgument) that names the wrong transform and the fault: a size below 1, a range whose low
+  // end is above the high end, Normalize without ToTensor, and so on.
   explicit Compose(std::vector<Transform> transforms = {}, Precision precision = Precision::kFast);
-  // Compose({}): without this constructor it could as well be a copy of Compose().
+  // Compose({}): without this constructor, {} could also mean a default Compose to copy.
   enum class NoTransforms {};
   explicit Compose(NoTransforms /*none*/) : Compose() {}
-  ~Compose();
-  Compose(const Compose&);
-  Compose& operator=(const Compose&);
-  Compose(Compose&&) noexcept;
-  Compose& operator=(Compose&&) noexcept;
 
   const std::vector<Transform>& transforms() const;
   Precision precision() const;
 
   // Draws the parameters for a picture of this size (positive sides). Throws DataError (kInvalidArgument) when the
-  // transforms cannot take it: RandomCrop of a picture that is too small, a picture that grows beyond 2^28 pixels. The
-  // plan is valid until the thread's next draw(). `channels` 1: R, G and B are equal, and the sample gets one channel.
-  const SamplePlan& draw(ImageSize picture, const SampleKey& key, int channels = 3) const;
+  // transforms cannot take the picture: RandomCrop of a picture that is too small, a picture that grows beyond 2^28
+  // pixels. `channels` 1: R, G and B are equal, and the sample gets one channel.
+  SamplePlan draw(ImageSize picture, const SampleKey& key, int channels = 3) const;
   static SampleShape shape_of(const SamplePlan& plan);
 
-  // Executes the plan. `out` has room for shape_of(plan), and all of it is written. Throws DataError: from encoded
-  // bytes the decoder's code, without the name of the file (kCorrupt also when the pixels do not have the size that the
-  // plan was drawn for); from an Image of another size kInvalidArgument. Exceptions of a Lambda pass through.
+  // Executes the plan, and writes shape_of(plan).bytes() to `out`. Throws DataError. For encoded bytes the code is the
+  // decoder's, and kCorrupt when the pixels have another size than the plan was drawn for; the message does not name
+  // the file. For an Image of another size the code is kInvalidArgument. Exceptions of a Lambda pass through.
   void apply(const SamplePlan& plan, std::span<const std::uint8_t> encoded, const DecodeOptions& options,
              void* out) const;
   void apply(const SamplePlan& plan, const Image& picture, void* out) const;

@@ -1,5 +1,5 @@
-// Random numbers that depend only on a sample's key and on their purpose: a function (Philox4x32-10) of a key and a
-// counter. A sample gets the same numbers in any thread, worker or rank, and in any order of samples.
+// Random numbers as a function (Philox4x32-10) of a key and a counter. They depend only on the sample's key and on the
+// purpose of the numbers. So a sample gets the same numbers in any thread, worker or rank, and in any order of samples.
 #pragma once
 
 #include <array>
@@ -27,7 +27,7 @@ class CounterRandom {
   std::uint32_t bits();
   // In [0, 1), with 53 random bits.
   double uniform();
-  // In [low, high), or low when they are equal.
+  // In [low, high), or `low` when both are equal.
   double uniform(double low, double high);
   // Uniform in 0..count-1; count from 1 to 2^32.
   std::int64_t below(std::int64_t count);

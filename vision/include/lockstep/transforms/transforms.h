@@ -4,8 +4,8 @@
 //   Compose train({RandomResizedCrop{224}, RandomHorizontalFlip{}, ColorJitter{.brightness = 0.4, .contrast = 0.4},
 //                  ToTensor{}, Normalize{{0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}}});
 //
-// They are plain values; Compose (compose.h) checks and executes them. Random ones draw new parameters for each sample.
-// docs/data.md says how close the pixels are to torchvision's.
+// Transforms are plain values; Compose (compose.h) checks and executes them. Random transforms draw new parameters for
+// each sample. docs/data.md says how close the pixels are to torchvision's.
 #pragma once
 
 #include <functional>
@@ -34,7 +34,8 @@ struct CenterCrop {
   OutputSize size;
 };
 
-// A random part of the picture, resized to `size`. `scale`: its share of the picture's area; `ratio`: width to height.
+// A random part of the picture, resized to `size`. `scale`: the part's share of the picture's area; `ratio`: the part's
+// width to its height.
 struct RandomResizedCrop {
   OutputSize size;
   Interval01 scale = {0.08, 1.0};
@@ -58,8 +59,8 @@ struct RandomResize {
 };
 
 // Resizes by a random factor of `scale_range`, times the factor with which the picture just fits into `target_size`.
-// The proportion stays. As in torchvision, the first number of `target_size` limits the width and the second one the
-// height.
+// The proportion of the sides stays. As in torchvision, the first number of `target_size` limits the width and the
+// second one the height.
 struct ScaleJitter {
   OutputSize target_size;
   Interval01 scale_range = {0.1, 2.0};
@@ -73,7 +74,7 @@ struct FiveCrop {
   OutputSize size;
 };
 
-// The same, and then those of the mirrored picture: [10, channels, height, width].
+// The five crops of FiveCrop, then the five crops of the mirrored picture: [10, channels, height, width].
 struct TenCrop {
   OutputSize size;
   bool vertical_flip = false;  // mirrors up and down instead of left and right
@@ -98,7 +99,7 @@ struct RandomVerticalFlip {
 struct RandomRotation {
   AngleRange degrees;
   Interpolation interpolation = Interpolation::kNearest;
-  // Enlarges the result so that it holds the whole turned picture.
+  // Enlarges the result until the whole turned picture fits.
   bool expand = false;
   std::optional<Point> center = {};  // pixels from the upper left corner; default: the middle
   Fill fill = {};
@@ -210,7 +211,7 @@ struct TrivialAugmentWide {
   Fill fill = {};
 };
 
-// Mixes the picture with several augmented versions of it. Each version went through a chain of operations.
+// Mixes the picture with several augmented versions of the picture. Each version went through a chain of operations.
 struct AugMix {
   int severity = 3;       // of the operations, 1 to 10
   int mixture_width = 3;  // the number of chains
@@ -221,22 +222,22 @@ struct AugMix {
   Fill fill = {};
 };
 
-// Your own function: it may change the pixels, but not the size, and may run another Compose, for a second picture.
-// Several threads call it at once. Grey pictures have the same value in R, G and B; after Grayscale{1} the sample takes
-// R.
+// Your own function. The function may change the pixels, but not the size. It may run another Compose, for a second
+// picture. Several threads call it at once. Grey pictures have the same value in R, G and B; after Grayscale{1} the
+// sample takes R.
 struct Lambda {
   std::function<void(Image& image, CounterRandom& random)> apply;
 };
 
 // --- Numbers
 
-// Converts to float [channels, height, width] from 0 to 1. Without it samples are uint8.
+// Converts to float [channels, height, width] from 0 to 1. Without a conversion samples are uint8.
 struct ToTensor {};
 
-// The same: convert_image_dtype to float.
+// Does what ToTensor does: torchvision's convert_image_dtype to float.
 struct ConvertImageDtype {};
 
-// Nothing: samples are uint8 tensors anyway, unless ToTensor or ConvertImageDtype follows.
+// Does nothing: samples are uint8 tensors anyway, unless ToTensor or ConvertImageDtype follows.
 struct PILToTensor {};
 
 // (value - mean) / std; after ToTensor. `mean` and `std` have one number for all channels, or one for each channel.
@@ -254,29 +255,29 @@ struct RandomErasing {
   bool random = false;  // torchvision's value="random": normally distributed
 };
 
-// --- Lists: their transforms may be lists too. They hold neither FiveCrop, TenCrop, ToTensor, ConvertImageDtype,
-// PILToTensor, Normalize nor Grayscale{1}: type, shape and scale are the same for all samples.
+// --- Lists. The transforms of a list may be lists too. A list holds neither FiveCrop, TenCrop, ToTensor,
+// ConvertImageDtype, PILToTensor, Normalize nor Grayscale{1}: type, shape and scale are the same for all samples.
 
 struct Transform;
 
-// All of them with probability p, otherwise none.
+// All transforms of the list with probability p, otherwise none.
 struct RandomApply {
   std::vector<Transform> transforms;
   double p = 0.5;
 };
 
-// One of them.
+// One transform of the list.
 struct RandomChoice {
   std::vector<Transform> transforms;
-  std::vector<double> p = {};  // their weights; empty: equal ones. They need not add up to 1
+  std::vector<double> p = {};  // a weight for each transform; empty: equal weights. The sum need not be 1
 };
 
-// All of them, in random order.
+// All transforms of the list, in random order.
 struct RandomOrder {
   std::vector<Transform> transforms;
 };
 
-// Any of the above. A struct, not an alias: lists of transforms are transforms.
+// Any transform of this header. A struct, not an alias: lists of transforms are transforms.
 struct Transform
     : std::variant<Resize, CenterCrop, RandomResizedCrop, RandomCrop, RandomResize, ScaleJitter, FiveCrop, TenCrop, Pad,
                    RandomHorizontalFlip, RandomVerticalFlip, RandomRotation, RandomAffine, RandomPerspective,

@@ -1,11 +1,8 @@
-// The corners of RandomPerspective and the parts of FiveCrop and TenCrop.
-#include <fmt/format.h>
-
+// RandomPerspective: the corners of the picture move, and a projection takes the pixels along.
 #include <algorithm>
 #include <cmath>
 
-#include "transforms/step.h"
-#include "lockstep/data/errors.h"
+#include "transforms/kind.h"
 
 namespace lockstep::data {
 namespace {
@@ -75,38 +72,20 @@ std::optional<Projection> projection(const Corners& from, const Corners& to) {
   return matrix;
 }
 
-std::vector<CropPart> five_crops(ImageSize picture, const OutputSize& size) {
-  const int right = picture.width - size.width;
-  const int bottom = picture.height - size.height;
-  if (right < 0 || bottom < 0) {
-    throw DataError(
-        ErrorCode::kInvalidArgument,
-        fmt::format("FiveCrop or TenCrop: expected a picture of at least {} x {}, found {} x {}; resize first",
-                    size.width, size.height, picture.width, picture.height));
-  }
-  std::vector<CropPart> parts;
-  for (const auto& [left, top] : {std::pair{0, 0}, std::pair{right, 0}, std::pair{0, bottom}, std::pair{right, bottom},
-                                  std::pair{rounded(right / 2.0), rounded(bottom / 2.0)}}) {
-    parts.push_back({{left, top, size.width, size.height}, {}});
-  }
-  return parts;
-}
-
-std::vector<CropPart> ten_crops(ImageSize picture, const TenCrop& options) {
-  std::vector<CropPart> parts = five_crops(picture, options.size);
-  const std::size_t count = parts.size();
-  for (std::size_t i = 0; i < count; ++i) {
-    // A crop of the mirrored picture is a mirrored crop from the other side.
-    CropPart part = parts[i];
-    if (options.vertical_flip) {
-      part.box.top = picture.height - part.box.bottom();
-    } else {
-      part.box.left = picture.width - part.box.right();
-    }
-    part.mirror = {.horizontal = !options.vertical_flip, .vertical = options.vertical_flip};
-    parts.push_back(part);
-  }
-  return parts;
+std::vector<Kind> perspective_kinds() {
+  return {About<RandomPerspective>{
+      .name = "RandomPerspective",
+      .parameters = {optional("distortion_scale", &RandomPerspective::distortion_scale,
+                              between(0, 1, "a distortion_scale from 0 to 1")),
+                     probability<RandomPerspective>(), warp_filter<RandomPerspective>(), fill<RandomPerspective>()},
+      .draw =
+          [](const auto& t, Drawing& d) {
+            if (!d.random.chance(t.p)) return;
+            const Corners corners = random_corners(d.plan.size, t.distortion_scale, d.random);
+            const std::optional<Projection> matrix = projection(corners_of(d.plan.size), corners);
+            if (matrix) d.add(PerspectiveStep{*matrix, filter_of(t.interpolation), t.fill.color});
+          },
+  }};
 }
 
 }  // namespace lockstep::data

@@ -1,0 +1,158 @@
+// Transforms that crop, and Pad.
+#include <algorithm>
+
+#include "transforms/kind.h"
+
+namespace lockstep::data {
+
+std::vector<CropPart> five_crops(ImageSize picture, const OutputSize& size) {
+  const int right = picture.width - size.width;
+  const int bottom = picture.height - size.height;
+  if (right < 0 || bottom < 0) {
+    throw DataError(
+        ErrorCode::kInvalidArgument,
+        fmt::format("FiveCrop or TenCrop: expected a picture of at least {} x {}, found {} x {}; resize first",
+                    size.width, size.height, picture.width, picture.height));
+  }
+  std::vector<CropPart> parts;
+  for (const auto& [left, top] : {std::pair{0, 0}, std::pair{right, 0}, std::pair{0, bottom}, std::pair{right, bottom},
+                                  std::pair{rounded(right / 2.0), rounded(bottom / 2.0)}}) {
+    parts.push_back({{left, top, size.width, size.height}, {}});
+  }
+  return parts;
+}
+
+std::vector<CropPart> ten_crops(ImageSize picture, const TenCrop& options) {
+  std::vector<CropPart> parts = five_crops(picture, options.size);
+  const std::size_t count = parts.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    // A crop of the mirrored picture is a mirrored crop from the other side.
+    CropPart part = parts[i];
+    if (options.vertical_flip) {
+      part.box.top = picture.height - part.box.bottom();
+    } else {
+      part.box.left = picture.width - part.box.right();
+    }
+    part.mirror = {.horizontal = !options.vertical_flip, .vertical = options.vertical_flip};
+    parts.push_back(part);
+  }
+  return parts;
+}
+
+namespace {
+
+EdgeMode edge_mode(PaddingMode mode) {
+  switch (mode) {
+    case PaddingMode::kConstant: return EdgeMode::kConstant;
+    case PaddingMode::kEdge: return EdgeMode::kEdge;
+    case PaddingMode::kReflect: return EdgeMode::kReflect;
+    case PaddingMode::kSymmetric: return EdgeMode::kSymmetric;
+  }
+  return EdgeMode::kConstant;
+}
+
+// Negative amounts crop.
+void add_padding(Plan& plan, const Padding& padding, const Fill& fill, PaddingMode mode) {
+  const Box kept{std::max(-padding.left, 0), std::max(-padding.top, 0),
+                 plan.size.width + std::min(padding.left, 0) + std::min(padding.right, 0),
+                 plan.size.height + std::min(padding.top, 0) + std::min(padding.bottom, 0)};
+  if (kept.empty()) {
+    throw DataError(
+        ErrorCode::kInvalidArgument,
+        fmt::format("Pad: negative padding leaves nothing of a picture of {} x {}", plan.size.width, plan.size.height));
+  }
+  if (kept.width != plan.size.width || kept.height != plan.size.height) add_step(plan, CropStep{kept});
+  const PadAmounts amounts{std::max(padding.left, 0), std::max(padding.top, 0), std::max(padding.right, 0),
+                           std::max(padding.bottom, 0)};
+  if (amounts != PadAmounts{}) add_step(plan, PadStep{amounts, fill.color, edge_mode(mode)});
+}
+
+void draw_center_crop(const CenterCrop& t, Drawing& d) {
+  const int wide = std::max(t.size.width - d.plan.size.width, 0);
+  const int high = std::max(t.size.height - d.plan.size.height, 0);
+  if (wide > 0 || high > 0)
+    d.add(PadStep{{wide / 2, high / 2, (wide + 1) / 2, (high + 1) / 2}, {}, EdgeMode::kConstant});
+  d.add(CropStep{{rounded((d.plan.size.width - t.size.width) / 2.0),
+                  rounded((d.plan.size.height - t.size.height) / 2.0), t.size.width, t.size.height}});
+}
+
+void draw_random_crop(const RandomCrop& t, Drawing& d) {
+  const auto pad = [&](const Padding& padding) { add_padding(d.plan, padding, t.fill, t.padding_mode); };
+  if (t.padding) pad(*t.padding);
+  const int wide = std::max(t.size.width - d.plan.size.width, 0);
+  const int high = std::max(t.size.height - d.plan.size.height, 0);
+  if (t.pad_if_needed && wide > 0) pad({wide, 0});
+  if (t.pad_if_needed && high > 0) pad({0, high});
+  const int free_x = d.plan.size.width - t.size.width;
+  const int free_y = d.plan.size.height - t.size.height;
+  if (free_x < 0 || free_y < 0) {
+    throw DataError(ErrorCode::kInvalidArgument,
+                    fmt::format("RandomCrop: expected a picture of at least {} x {}, found {} x {}; resize first or "
+                                "set pad_if_needed",
+                                t.size.width, t.size.height, d.plan.size.width, d.plan.size.height));
+  }
+  const auto top = static_cast<int>(d.random.below(free_y + 1));
+  const auto left = static_cast<int>(d.random.below(free_x + 1));
+  d.add(CropStep{{left, top, t.size.width, t.size.height}});
+}
+
+void set_crops(Plan& plan, std::vector<CropPart> crops) {
+  plan.crops = std::move(crops);
+  plan.size = {plan.crops.front().box.width, plan.crops.front().box.height};
+}
+
+// Only conversions and Normalize may follow: they are the same for all crops.
+void make_crops(const Place& place) {
+  place.changes_samples();
+  place.moves_pixels();
+  place.state.crops = true;
+}
+
+}  // namespace
+
+std::vector<Kind> crop_kinds() {
+  return {
+      About<CenterCrop>{
+          .name = "CenterCrop",
+          .defaults = {1},
+          .parameters = {required("size", &CenterCrop::size, is_size)},
+          .draw = draw_center_crop,
+      },
+      About<RandomCrop>{
+          .name = "RandomCrop",
+          .defaults = {1},
+          .parameters = {required("size", &RandomCrop::size, is_size),
+                         optional("padding", &RandomCrop::padding, if_set(is_padding)),
+                         optional("pad_if_needed", &RandomCrop::pad_if_needed), fill<RandomCrop>(),
+                         optional("padding_mode", &RandomCrop::padding_mode)},
+          .draw = draw_random_crop,
+          .stands =
+              [](const auto& t, const Place& place) {
+                t.padding || t.pad_if_needed ? place.changes_pixels() : place.moves_pixels();
+              },
+      },
+      About<FiveCrop>{
+          .name = "FiveCrop",
+          .defaults = {1},
+          .parameters = {required("size", &FiveCrop::size, is_size)},
+          .draw = [](const auto& t, Drawing& d) { set_crops(d.plan, five_crops(d.plan.size, t.size)); },
+          .stands = [](const auto&, const Place& place) { make_crops(place); },
+      },
+      About<TenCrop>{
+          .name = "TenCrop",
+          .defaults = {1},
+          .parameters = {required("size", &TenCrop::size, is_size), optional("vertical_flip", &TenCrop::vertical_flip)},
+          .draw = [](const auto& t, Drawing& d) { set_crops(d.plan, ten_crops(d.plan.size, t)); },
+          .stands = [](const auto&, const Place& place) { make_crops(place); },
+      },
+      About<Pad>{
+          .name = "Pad",
+          .defaults = {0},
+          .parameters = {required("padding", &Pad::padding, is_padding), fill<Pad>(),
+                         optional("padding_mode", &Pad::padding_mode)},
+          .draw = [](const auto& t, Drawing& d) { add_padding(d.plan, t.padding, t.fill, t.padding_mode); },
+      },
+  };
+}
+
+}  // namespace lockstep::data
