@@ -42,6 +42,8 @@ bool is_left_out(const std::exception_ptr& error) {
   if (!error) return false;
   try {
     std::rethrow_exception(error);
+  } catch (const SamplesToReplace&) {
+    return false;  // no sample was found for their places
   } catch (const SkippedSample&) {
     return true;
   } catch (...) {
@@ -277,29 +279,44 @@ void DataLoaderBase::pass(std::int64_t batch) {
   }
 }
 
-// Of nothing but samples that the dataset leaves out, the next good sample makes the batch: ranks stay in step. With
-// `exact` it would count twice, and ranks need not have equally many batches: next_batch() goes on to the next one.
+// Where the dataset wants samples to be replaced, makes the batch again with others in their places. Of nothing but
+// samples that the dataset leaves out, the next good sample makes the batch: ranks stay in step. With `exact` it would
+// count twice, and ranks need not have equally many batches: next_batch() goes on to the next one.
 std::unique_ptr<AnyBatch> DataLoaderBase::make_of(std::span<const std::int64_t> indices, const SampleContext& context,
                                                   std::int64_t dataset_size) const {
+  std::vector<std::int64_t> others(indices.begin(), indices.end());
   try {
     return source_->make(indices, context);
+  } catch (const SamplesToReplace& error) {
+    bool found = false;
+    for (std::size_t position = 0; position < indices.size(); ++position) {
+      const std::vector<std::int64_t>& wanted = error.indices();
+      if (std::find(wanted.begin(), wanted.end(), indices[position]) == wanted.end()) continue;
+      others[position] = next_good(indices[position], context.only(position), dataset_size).index;
+      found = true;
+    }
+    if (!found) throw;  // a view of the program's own has not translated the indices
   } catch (const SkippedSample&) {
     if (options_.exact) throw;
+    return next_good(indices.front(), context.only(0), dataset_size).batch;
   }
-  constexpr std::int64_t kMostTries = 64;  // as in ImageDataset: with so many in a row, something else is wrong
+  return source_->make(others, context);
+}
+
+DataLoaderBase::NextGood DataLoaderBase::next_good(std::int64_t index, const SampleContext& context,
+                                                   std::int64_t dataset_size) const {
+  constexpr std::int64_t kMostTries = 64;  // with so many that are left out in a row, something else is wrong
   std::string reason;
   for (std::int64_t tries = 1; tries <= std::min(kMostTries, dataset_size); ++tries) {
-    const std::int64_t next = (indices.front() + tries) % dataset_size;
+    const std::int64_t next = (index + tries) % dataset_size;
     try {
-      return source_->make({&next, 1}, context.only(0));
+      return {next, source_->make({&next, 1}, context)};
     } catch (const SkippedSample& error) {
       reason = error.what();
     }
   }
   throw SampleError(
-      indices.front(),
-      fmt::format("all {} samples of its batch are left out, and the samples after it too; the last reason: {}",
-                  indices.size(), reason));
+      index, fmt::format("it is left out, and the samples after it too; the last reason: {}", reason));
 }
 
 CopiedBatch DataLoaderBase::make_batch(const EpochPlan& plan, std::int64_t number) const {

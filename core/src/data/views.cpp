@@ -70,6 +70,18 @@ template <typename Error>
   std::throw_with_nested(Error(mine, error.what()));
 }
 
+// In the handler of `error`.
+[[noreturn]] void throw_with_outer(const SamplesToReplace& error, std::span<const std::int64_t> outer,
+                                   std::span<const std::int64_t> inner) {
+  const std::vector<std::int64_t>& wanted = error.indices();
+  std::vector<std::int64_t> mine;
+  for (std::size_t i = 0; i < inner.size(); ++i) {
+    if (std::find(wanted.begin(), wanted.end(), inner[i]) != wanted.end()) mine.push_back(outer[i]);
+  }
+  if (mine.empty() || mine == wanted) throw;
+  std::throw_with_nested(SamplesToReplace(std::move(mine), error.what()));
+}
+
 }  // namespace
 
 void require_dataset(const void* dataset) {
@@ -100,6 +112,8 @@ void require_function(bool there) {
 void throw_outer_error(std::span<const std::int64_t> outer, std::span<const std::int64_t> inner) {
   try {
     throw;
+  } catch (const SamplesToReplace& error) {
+    throw_with_outer(error, outer, inner);
   } catch (const SkippedSample& error) {
     throw_with_outer(error, outer, inner);
   } catch (const SampleError& error) {
@@ -130,6 +144,8 @@ Example mixed_batch(std::span<const std::int64_t> indices, const std::vector<std
   for (std::size_t i = 0; i < parts.size(); ++i) positions[parts[i]].push_back(i);
   std::vector<Example> examples(indices.size());
   std::exception_ptr skipped;
+  std::vector<std::int64_t> to_replace;
+  std::string reason;
   for (std::size_t part = 0; part < positions.size(); ++part) {
     const std::vector<std::size_t>& here = positions[part];
     if (here.empty()) continue;
@@ -144,6 +160,10 @@ Example mixed_batch(std::span<const std::int64_t> indices, const std::vector<std
     Example batch;
     try {
       batch = batch_of_part(part, part_indices, part_context);
+    } catch (const SamplesToReplace& error) {
+      to_replace.insert(to_replace.end(), error.indices().begin(), error.indices().end());
+      reason = error.what();
+      continue;
     } catch (const SkippedSample&) {
       skipped = std::current_exception();
       continue;
@@ -155,6 +175,7 @@ Example mixed_batch(std::span<const std::int64_t> indices, const std::vector<std
       examples[here[i]] = {batch.data[row], batch.target[row]};
     }
   }
+  if (!to_replace.empty()) throw SamplesToReplace(std::move(to_replace), reason);
   std::erase_if(examples, [](const Example& example) { return !example.data.defined(); });
   if (examples.empty() && skipped) std::rethrow_exception(skipped);
   return stack(examples, context);
