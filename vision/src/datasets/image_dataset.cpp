@@ -135,6 +135,7 @@ Example ImageDataset::get_batch(std::span<const std::int64_t> indices, const Sam
       const Status status = add_or_log(index, context.key(position, index), context, batch);
       if (status.ok()) continue;
       corrupt.push_back(index);
+      context.note_left_out(position);
       reason = status.message();
     } catch (const SampleError&) {
       throw;

@@ -227,6 +227,13 @@ TEST(ImageFolder, CorruptFilesAreSkippedWhoeverMakesTheBatch) {
   const ConcatDataset both({skipping, Subset(skipping, {9, 3, 5})});
   EXPECT_EQ(targets(both, {12, 2, 1, 14}), (std::vector<std::int64_t>{2, 0, 1}));
   EXPECT_EQ(targets(both, {2, 3, 13, 14}), (std::vector<std::int64_t>{1}));
+  // The samples that are left keep their order: also of views in views, and where a view leaves out by itself.
+  EXPECT_EQ(targets(both, {2, 12, 4, 13, 11, 0, 14}), (std::vector<std::int64_t>{2, 1, 2, 0, 1}));
+  const ConcatDataset deep({both, skipping});
+  EXPECT_EQ(targets(deep, {17, 2, 12, 3, 4, 13, 26, 0}), (std::vector<std::int64_t>{2, 1, 2, 0}));
+  const ConcatDataset of_mapped({mapped, skipping});
+  EXPECT_EQ(targets(of_mapped, {3, 20, 4, 14, 0}), (std::vector<std::int64_t>{2, 1, 0}));
+  EXPECT_EQ(skipping->corrupt_samples(), 16);  // each once
   EXPECT_THROW(targets(both, {2, 13}), SampleError);
   const auto stack_all = [](std::vector<Example> samples) { return stack(samples); };
   DataLoader loader(skipping, {.batch_size = 4, .rank = 0, .world_size = 1, .collate = stack_all});

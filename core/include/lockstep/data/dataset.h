@@ -75,10 +75,10 @@ S make_sample(const DatasetOf<S, B>& dataset, std::int64_t index, const SampleCo
   }
 }
 
-// make(i) for each position i of `indices`, without those that are a SkippedSample. Throws it when all are, and
-// SamplesToReplace with all samples that make(i) wants to be replaced.
+// make(i) for each position i of `indices`, without those that are a SkippedSample: they are noted in `context`. Throws
+// SkippedSample when all are, and SamplesToReplace with all samples that make(i) wants to be replaced.
 template <typename S, typename Make>
-std::vector<S> make_samples(std::span<const std::int64_t> indices, const Make& make) {
+std::vector<S> make_samples(std::span<const std::int64_t> indices, const SampleContext& context, const Make& make) {
   std::vector<S> samples;
   samples.reserve(indices.size());
   std::exception_ptr skipped;
@@ -92,6 +92,7 @@ std::vector<S> make_samples(std::span<const std::int64_t> indices, const Make& m
       reason = error.what();
     } catch (const SkippedSample&) {
       skipped = std::current_exception();
+      context.note_left_out(i);
     }
   }
   if (!to_replace.empty()) throw SamplesToReplace(std::move(to_replace), reason);
@@ -103,7 +104,8 @@ template <typename S, typename B>
 B DatasetOf<S, B>::get_batch(std::span<const std::int64_t> indices, const SampleContext& context) const {
   if constexpr (std::is_same_v<B, BatchOf<S>>) {
     return collate(
-        make_samples<S>(indices, [&](std::size_t i) { return make_sample(*this, indices[i], context.only(i)); }),
+        make_samples<S>(indices, context,
+                        [&](std::size_t i) { return make_sample(*this, indices[i], context.only(i)); }),
         context);
   } else {
     throw_no_get_batch();
