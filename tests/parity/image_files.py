@@ -9,6 +9,7 @@ import json
 import struct
 import sys
 import warnings
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -261,6 +262,13 @@ for tile in (None, 32):
 (folder / "files.json").write_text(json.dumps(files))
 
 plain = jpeg(photo, quality=90)
+# What PIL forgives: runs that go on in the next row, and strips and tiles that unpack to more than their pixels.
+for tile in (None, 32):
+    runs = lambda pixels: b"".join(bytes([len(pixels[at : at + 100]) - 1]) + pixels[at : at + 100]
+                                   for at in range(0, len(pixels), 100))
+    write(f"long_runs{tile or 0}.tif", writers.tiff(levels, 2, 8, "<", tile=tile, compression=32773, compress=runs))
+    more = lambda pixels: zlib.compress(pixels + bytes(500), 0)
+    write(f"more_rows{tile or 0}.tif", writers.tiff(levels, 2, 8, "<", tile=tile, compression=8, compress=more))
 turned = []
 
 

@@ -179,4 +179,17 @@ std::vector<std::uint8_t> encode_tiff(const Image& image) {
   return bytes;
 }
 
+std::vector<std::uint8_t> with_strip(std::vector<std::uint8_t> tiff, std::uint8_t compression, std::uint8_t colors,
+                                     const std::vector<std::uint8_t>& strip) {
+  constexpr auto value_at = [](std::size_t entry) { return 8 + 2 + entry * 12 + 8; };
+  tiff[value_at(3)] = compression;
+  tiff[value_at(4)] = colors;
+  const auto size = static_cast<std::uint32_t>(strip.size());
+  std::memcpy(tiff.data() + value_at(8), &size, sizeof size);
+  const std::size_t strip_at = tiff[value_at(5)];
+  tiff.resize(strip_at);
+  tiff.insert(tiff.end(), strip.begin(), strip.end());
+  return tiff;
+}
+
 }  // namespace lockstep::test
