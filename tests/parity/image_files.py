@@ -138,6 +138,12 @@ for name, whole in (("rgb", writers.png(levels, 2, 8)),
     write(f"late_{name}.png", whole[:at] + data + writers.chunk(b"tEXt", b"a\0b")[:-2])
     write(f"window_{name}.png", whole[:at] + writers.chunk(b"IDAT", b"\x08\x1d" + body[2:]) + end)
     write(f"no_sum_{name}.png", whole[:at] + writers.chunk(b"IDAT", body[:-4]) + end)
+    method = bytearray(whole[16:29])
+    method[10] = 0x13  # another compression than there is
+    method[12] *= 5  # any number but 0 is Adam7
+    write(f"method_{name}.png", whole[:8] + writers.chunk(b"IHDR", bytes(method)) + whole[33:])
+
+save("tall.png", Image.fromarray(random.integers(0, 256, (1 << 20 | 64, 2), dtype=np.uint8).repeat(3).reshape(-1, 2, 3)))
 
 save("rgb.bmp", photo)
 save("rgba.bmp", rgba)
