@@ -173,7 +173,7 @@ for depth in (1, 4, 8):
               writers.bmp_with_offset(writers.bmp(width, height, depth, runs, 3 - depth // 4, few), 54))
         other = writers.run_lengths(luma >> 4, depth)
         write(f"runs{depth}_other.bmp", writers.bmp(width, height, 12 - depth, other, 3 - depth // 4, few[:16]))
-for shades in (256, 200, 50):
+for shades in (256, 200, 50, 3, 2):
     ramp = [[level] * 3 for level in range(shades)]
     write(f"ramp{shades}.bmp", writers.bmp(width, height, 8, writers.bmp_rows(luma), palette=ramp))
 red, green, blue = (levels[..., c].astype(np.uint32) for c in range(3))
@@ -262,12 +262,6 @@ for order in "<>":
         absent = writers.tiff(np.asarray(rgba), 2, 8, order, tile=tile, separate=True, extra=0, absent=1)
         write(f"absent_plane{tile or 0}{end}", absent)
         write(f"alpha_plane{tile or 0}{end}", writers.tiff(np.asarray(rgba), 2, 8, order, tile=tile, separate=True, extra=2))
-for tile in (None, 32):
-    write(f"grey12_{tile or 0}.tif", writers.tiff(luma.astype(np.uint16)[..., None] * 3, 1, 12, "<", tile=tile))
-
-(folder / "files.json").write_text(json.dumps(files))
-
-plain = jpeg(photo, quality=90)
 # What PIL forgives: runs that go on in the next row, and strips and tiles that unpack to more than their pixels.
 for tile in (None, 32):
     runs = lambda pixels: b"".join(bytes([len(pixels[at : at + 100]) - 1]) + pixels[at : at + 100]
@@ -275,6 +269,12 @@ for tile in (None, 32):
     write(f"long_runs{tile or 0}.tif", writers.tiff(levels, 2, 8, "<", tile=tile, compression=32773, compress=runs))
     more = lambda pixels: zlib.compress(pixels + bytes(500), 0)
     write(f"more_rows{tile or 0}.tif", writers.tiff(levels, 2, 8, "<", tile=tile, compression=8, compress=more))
+for tile in (None, 32):
+    write(f"grey12_{tile or 0}.tif", writers.tiff(luma.astype(np.uint16)[..., None] * 3, 1, 12, "<", tile=tile))
+
+(folder / "files.json").write_text(json.dumps(files))
+
+plain = jpeg(photo, quality=90)
 turned = []
 
 
