@@ -143,8 +143,6 @@ for name, whole in (("rgb", writers.png(levels, 2, 8)),
     method[12] *= 5  # any number but 0 is Adam7
     write(f"method_{name}.png", whole[:8] + writers.chunk(b"IHDR", bytes(method)) + whole[33:])
 
-save("tall.png", Image.fromarray(random.integers(0, 256, (1 << 20 | 64, 2), dtype=np.uint8).repeat(3).reshape(-1, 2, 3)))
-
 save("rgb.bmp", photo)
 save("rgba.bmp", rgba)
 save("grey.bmp", grey)

@@ -206,6 +206,17 @@ TEST(DecodeImage, RefusesMorePixelsThanAllowed) {
   }
 }
 
+TEST(DecodeImage, OnlyThePixelsOfAPictureAreLimited) {
+  constexpr int kHeight = (1 << 20) + 64;
+  Image tall(2, kHeight);
+  for (int y = 0; y < kHeight; ++y) std::memset(tall.row(y), y % 251, tall.row_bytes());
+  for (const auto& [name, bytes] : {std::pair{"png", test::encode_png(tall)}, {"tiff", test::encode_tiff(tall)}}) {
+    const Result<Image> image = decode_image(bytes);
+    ASSERT_TRUE(image.ok()) << image.status().message();
+    expect_same_pixels(image.value(), tall, name);
+  }
+}
+
 // A tile is decoded whole, so its size counts too.
 TEST(DecodeImage, RefusesTilesOfMorePixelsThanAllowed) {
   const Image picture = test::make_picture(16, 16);

@@ -88,6 +88,7 @@ std::vector<std::uint8_t> encode_png(const Image& image, const PngOptions& optio
     to->insert(to->end(), from, from + count);
   };
   png_set_write_fn(png, &bytes, append, [](png_structp /*unused*/) {});
+  png_set_user_limits(png, 0x7fffffff, 0x7fffffff);
   png_set_IHDR(png, info, static_cast<png_uint_32>(image.width()), static_cast<png_uint_32>(image.height()),
                options.bits, options.color_type, options.interlaced ? PNG_INTERLACE_ADAM7 : PNG_INTERLACE_NONE,
                PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
