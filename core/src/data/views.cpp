@@ -86,10 +86,11 @@ template <typename Error>
 void require_rows(const Example& batch, std::size_t wanted, std::size_t left_out) {
   const auto rows = static_cast<std::size_t>(batch.data.size(0));
   if (rows + left_out == wanted) return;
-  throw DataError(ErrorCode::kMismatch,
-                  fmt::format("a dataset of a ConcatDataset made {} of {} samples and noted {} as left out: its get_batch "
-                              "must note each one (SampleContext::left_out)",
-                              rows, wanted, left_out));
+  throw DataError(
+      ErrorCode::kMismatch,
+      fmt::format("a dataset of a ConcatDataset made {} of {} samples and noted {} as left out: its get_batch "
+                  "must note each one (SampleContext::left_out)",
+                  rows, wanted, left_out));
 }
 
 }  // namespace

@@ -21,8 +21,8 @@
 namespace lockstep::data {
 namespace {
 
-constexpr int kMostSamples = 6;                     // of a pixel, as in PIL
-constexpr tmsize_t kMostBytes = tmsize_t{1} << 30;  // of one allocation of libtiff
+constexpr int kMostSamples = 6;                                          // of a pixel, as in PIL
+constexpr tmsize_t kMostBytes = tmsize_t{1} << 30;                       // of one allocation of libtiff
 constexpr tmsize_t kMostBytesOfBlock = std::numeric_limits<int>::max();  // of a strip or tile, as in PIL
 
 struct CloseTiff {

@@ -103,10 +103,9 @@ std::vector<S> make_samples(std::span<const std::int64_t> indices, const SampleC
 template <typename S, typename B>
 B DatasetOf<S, B>::get_batch(std::span<const std::int64_t> indices, const SampleContext& context) const {
   if constexpr (std::is_same_v<B, BatchOf<S>>) {
-    return collate(
-        make_samples<S>(indices, context,
-                        [&](std::size_t i) { return make_sample(*this, indices[i], context.only(i)); }),
-        context);
+    return collate(make_samples<S>(indices, context,
+                                   [&](std::size_t i) { return make_sample(*this, indices[i], context.only(i)); }),
+                   context);
   } else {
     throw_no_get_batch();
   }
