@@ -483,12 +483,14 @@ TEST(Mix, MixupAndCutmixKeepSumsOfTargets) {
     EXPECT_NEAR(cut.target[1][1].item<double>(), own, 1e-6);
   }
   // One-hot targets, of any type, are mixed as the numbers of their classes are.
-  for (const auto type : {torch::kLong, torch::kFloat, torch::kDouble}) {
+  for (const auto type : {torch::kLong, torch::kFloat, torch::kDouble, torch::kHalf}) {
     CounterRandom same({1, 2, 3}, 0);
     const Example numbers = mixup(batch, {.num_classes = 4}, same);
     same = CounterRandom({1, 2, 3}, 0);
     const Example one_hot = mixup({batch.data, torch::one_hot(batch.target, 4).to(type)}, {}, same);
-    EXPECT_TRUE(torch::equal(one_hot.target, numbers.target));
+    EXPECT_EQ(one_hot.target.scalar_type(), type == torch::kLong ? torch::kFloat : type);
+    EXPECT_TRUE(
+        torch::allclose(one_hot.target.to(torch::kFloat), numbers.target, 0, type == torch::kHalf ? 1e-3 : 1e-6));
     EXPECT_TRUE(torch::equal(one_hot.data, numbers.data));
   }
   const auto refusal = [&](const torch::Tensor& target, const MixOptions& options) -> std::string {
@@ -511,3 +513,8 @@ TEST(Mix, MixupAndCutmixKeepSumsOfTargets) {
 
 }  // namespace
 }  // namespace lockstep::data
+  for (const auto type : {torch::kHalf, torch::kDouble}) {
+    const Example typed(batch.data.to(type), batch.target);
+    EXPECT_EQ(mixup(typed, {.num_classes = 4}, random).target.scalar_type(), torch::kFloat);
+    EXPECT_EQ(cutmix(typed, {.num_classes = 4}, random).target.scalar_type(), torch::kFloat);
+  }
