@@ -306,17 +306,38 @@ std::unique_ptr<AnyBatch> DataLoaderBase::make_of(std::span<const std::int64_t> 
 DataLoaderBase::NextGood DataLoaderBase::next_good(std::int64_t index, const SampleContext& context,
                                                    std::int64_t dataset_size) const {
   constexpr std::int64_t kMostTries = 64;  // with so many that are left out in a row, something else is wrong
+  const std::vector<bool> in_order = samples_of_order(context.epoch, dataset_size);
   std::string reason;
-  for (std::int64_t tries = 1; tries <= std::min(kMostTries, dataset_size); ++tries) {
-    const std::int64_t next = (index + tries) % dataset_size;
+  std::int64_t tries = 0;
+  for (std::int64_t step = 1; step <= dataset_size && tries < kMostTries; ++step) {
+    const std::int64_t next = (index + step) % dataset_size;
+    if (!in_order.empty() && !in_order[static_cast<std::size_t>(next)]) continue;
+    ++tries;
     try {
       return {next, source_->make({&next, 1}, context)};
     } catch (const SkippedSample& error) {
       reason = error.what();
     }
   }
-  throw SampleError(
-      index, fmt::format("it is left out, and the samples after it too; the last reason: {}", reason));
+  throw SampleError(index, fmt::format("it is left out, and the samples after it too; the last reason: {}", reason));
+}
+
+// Whether the epoch has each sample: a sampler may leave out a part of the dataset, for instance the test samples.
+// Empty: it has all. O(size), and only needed where a sample is left out.
+std::vector<bool> DataLoaderBase::samples_of_order(std::int64_t epoch, std::int64_t dataset_size) const {
+  std::vector<bool> has;
+  if (!options_.sampler && !options_.batch_sampler) return has;
+  has.resize(static_cast<std::size_t>(dataset_size));
+  if (options_.sampler) {
+    const torch::Tensor order = options_.sampler->sequence(options_.seed, epoch).contiguous();
+    const std::int64_t* index_at = order.const_data_ptr<std::int64_t>();
+    for (std::int64_t i = 0; i < order.numel(); ++i) has[static_cast<std::size_t>(index_at[i])] = true;
+    return has;
+  }
+  for (const std::vector<std::int64_t>& batch : options_.batch_sampler->batches(options_.seed, epoch)) {
+    for (const std::int64_t index : batch) has[static_cast<std::size_t>(index)] = true;
+  }
+  return has;
 }
 
 CopiedBatch DataLoaderBase::make_batch(const EpochPlan& plan, std::int64_t number) const {

@@ -248,9 +248,9 @@ TEST(ImageFolder, AReplacementComesFromTheDatasetOfTheLoader) {
   fill_classes(folder);
   folder.write("c0/2.jpg", jpeg(2).substr(0, 400));
   folder.write("c0/3.jpg", "");
-  const auto pictures = std::make_shared<const ImageFolder>(
-      folder.path(), Compose({CenterCrop{20}, ToTensor{}}),
-      ImageFolderOptions{.image = {.on_corrupt = OnCorrupt::kReplace}});
+  const auto pictures =
+      std::make_shared<const ImageFolder>(folder.path(), Compose({CenterCrop{20}, ToTensor{}}),
+                                          ImageFolderOptions{.image = {.on_corrupt = OnCorrupt::kReplace}});
   const auto same = [](Example sample) { return sample; };
   const Subset subset(pictures, {0, 2, 3, 8});  // 2 and 3 are corrupt: 8 takes their places
   const std::vector<std::int64_t> expected{0, 8, 8, 8};
@@ -266,8 +266,7 @@ TEST(ImageFolder, AReplacementComesFromTheDatasetOfTheLoader) {
     const auto& [dataset, samples] = views[view];
     std::vector<torch::Tensor> rows;
     for (const std::int64_t sample : samples) rows.push_back(pictures->get(sample).data);
-    const auto loaded = [&](std::int64_t batch_size, int workers, std::int64_t rank, std::int64_t world,
-                            bool by_hand) {
+    const auto loaded = [&](std::int64_t batch_size, int workers, std::int64_t rank, std::int64_t world, bool by_hand) {
       const auto shared = std::shared_ptr<const Dataset>(std::shared_ptr<const void>(), &*views[view].first);
       DataLoaderOptions options{.batch_size = batch_size, .num_workers = workers, .rank = rank, .world_size = world};
       if (by_hand) options.collate = [](std::vector<Example> of_batch) { return stack(of_batch); };
@@ -286,6 +285,49 @@ TEST(ImageFolder, AReplacementComesFromTheDatasetOfTheLoader) {
       EXPECT_TRUE(torch::equal(loaded(2, 0, rank, 2, false), all.slice(0, rank, 4, 2))) << view << " " << rank;
     }
     EXPECT_THROW(dataset->get_batch(std::vector<std::int64_t>{0, 1, 2, 3}), SamplesToReplace) << view;
+  }
+}
+
+// A sampler may give a part of the dataset.
+TEST(ImageFolder, AReplacementIsASampleThatTheEpochHas) {
+  const test::ScratchFolder folder;
+  fill_classes(folder);
+  folder.write("c0/2.jpg", jpeg(2).substr(0, 400));
+  folder.write("c0/3.jpg", "");
+  struct Some : Sampler {
+    std::int64_t dataset_size() const override { return 12; }
+    std::int64_t size() const override { return 4; }
+    torch::Tensor sequence(std::uint64_t /*seed*/, std::int64_t /*epoch*/) const override {
+      return torch::tensor({8, 2, 3, 0}, torch::kLong);
+    }
+    std::uint64_t fingerprint() const override { return 7; }
+  };
+  struct SomeBatches : BatchSampler {
+    std::int64_t dataset_size() const override { return 12; }
+    std::int64_t size() const override { return 2; }
+    std::vector<std::vector<std::int64_t>> batches(std::uint64_t /*seed*/, std::int64_t /*epoch*/) const override {
+      return {{8, 2}, {3, 0}};
+    }
+    std::uint64_t fingerprint() const override { return 8; }
+  };
+  for (const OnCorrupt policy : {OnCorrupt::kReplace, OnCorrupt::kSkip}) {
+    const auto pictures = std::make_shared<const ImageFolder>(folder.path(), random_crops(),
+                                                              ImageFolderOptions{.image = {.on_corrupt = policy}});
+    DataLoaderOptions options{.batch_size = 1, .num_workers = 2, .rank = 0, .world_size = 1};
+    options.sampler = std::make_shared<Some>();
+    const auto labels = [&] {
+      std::vector<std::int64_t> all;
+      DataLoader loader(pictures, options);
+      for (auto& batch : loader) {
+        for (std::int64_t i = 0; i < batch.target.size(0); ++i) all.push_back(batch.target[i].item<std::int64_t>());
+      }
+      return all;
+    };
+    EXPECT_EQ(labels(), (std::vector<std::int64_t>{2, 2, 2, 0}));
+    options.sampler.reset();
+    options.batch_sampler = std::make_shared<SomeBatches>();
+    EXPECT_EQ(labels(),
+              policy == OnCorrupt::kSkip ? (std::vector<std::int64_t>{2, 0}) : (std::vector<std::int64_t>{2, 2, 2, 0}));
   }
 }
 
@@ -493,6 +535,11 @@ TEST(Mix, MixupAndCutmixKeepSumsOfTargets) {
         torch::allclose(one_hot.target.to(torch::kFloat), numbers.target, 0, type == torch::kHalf ? 1e-3 : 1e-6));
     EXPECT_TRUE(torch::equal(one_hot.data, numbers.data));
   }
+  for (const auto type : {torch::kHalf, torch::kDouble}) {
+    const Example typed(batch.data.to(type), batch.target);
+    EXPECT_EQ(mixup(typed, {.num_classes = 4}, random).target.scalar_type(), torch::kFloat);
+    EXPECT_EQ(cutmix(typed, {.num_classes = 4}, random).target.scalar_type(), torch::kFloat);
+  }
   const auto refusal = [&](const torch::Tensor& target, const MixOptions& options) -> std::string {
     try {
       mixup({batch.data, target}, options, random);
@@ -513,8 +560,3 @@ TEST(Mix, MixupAndCutmixKeepSumsOfTargets) {
 
 }  // namespace
 }  // namespace lockstep::data
-  for (const auto type : {torch::kHalf, torch::kDouble}) {
-    const Example typed(batch.data.to(type), batch.target);
-    EXPECT_EQ(mixup(typed, {.num_classes = 4}, random).target.scalar_type(), torch::kFloat);
-    EXPECT_EQ(cutmix(typed, {.num_classes = 4}, random).target.scalar_type(), torch::kFloat);
-  }
