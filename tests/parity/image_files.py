@@ -9,6 +9,7 @@ import json
 import struct
 import sys
 import warnings
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -137,6 +138,10 @@ for name, whole in (("rgb", writers.png(levels, 2, 8)),
     write(f"late_{name}.png", whole[:at] + data + writers.chunk(b"tEXt", b"a\0b")[:-2])
     write(f"window_{name}.png", whole[:at] + writers.chunk(b"IDAT", b"\x08\x1d" + body[2:]) + end)
     write(f"no_sum_{name}.png", whole[:at] + writers.chunk(b"IDAT", body[:-4]) + end)
+    method = bytearray(whole[16:29])
+    method[10] = 0x13  # another compression than there is
+    method[12] *= 5  # any number but 0 is Adam7
+    write(f"method_{name}.png", whole[:8] + writers.chunk(b"IHDR", bytes(method)) + whole[33:])
 
 save("rgb.bmp", photo)
 save("rgba.bmp", rgba)
@@ -166,7 +171,7 @@ for depth in (1, 4, 8):
               writers.bmp_with_offset(writers.bmp(width, height, depth, runs, 3 - depth // 4, few), 54))
         other = writers.run_lengths(luma >> 4, depth)
         write(f"runs{depth}_other.bmp", writers.bmp(width, height, 12 - depth, other, 3 - depth // 4, few[:16]))
-for shades in (256, 200, 50):
+for shades in (256, 200, 50, 3, 2):
     ramp = [[level] * 3 for level in range(shades)]
     write(f"ramp{shades}.bmp", writers.bmp(width, height, 8, writers.bmp_rows(luma), palette=ramp))
 red, green, blue = (levels[..., c].astype(np.uint32) for c in range(3))
@@ -255,6 +260,13 @@ for order in "<>":
         absent = writers.tiff(np.asarray(rgba), 2, 8, order, tile=tile, separate=True, extra=0, absent=1)
         write(f"absent_plane{tile or 0}{end}", absent)
         write(f"alpha_plane{tile or 0}{end}", writers.tiff(np.asarray(rgba), 2, 8, order, tile=tile, separate=True, extra=2))
+# What PIL forgives: runs that go on in the next row, and strips and tiles that unpack to more than their pixels.
+for tile in (None, 32):
+    runs = lambda pixels: b"".join(bytes([len(pixels[at : at + 100]) - 1]) + pixels[at : at + 100]
+                                   for at in range(0, len(pixels), 100))
+    write(f"long_runs{tile or 0}.tif", writers.tiff(levels, 2, 8, "<", tile=tile, compression=32773, compress=runs))
+    more = lambda pixels: zlib.compress(pixels + bytes(500), 0)
+    write(f"more_rows{tile or 0}.tif", writers.tiff(levels, 2, 8, "<", tile=tile, compression=8, compress=more))
 for tile in (None, 32):
     write(f"grey12_{tile or 0}.tif", writers.tiff(luma.astype(np.uint16)[..., None] * 3, 1, 12, "<", tile=tile))
 

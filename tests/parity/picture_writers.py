@@ -118,16 +118,17 @@ def jpeg_with_sampling(content, sampling):
     return content[:2] + b"".join(changed) + rest
 
 
-def tiff(values, colors, bits, order, palette=None, tile=None, separate=False, extra=None, absent=0):
-    """Uncompressed: `values` is height x width x samples; `colors` is the photometric interpretation; order < or >.
-    `absent`: so many of the last planes are not in the file."""
+def tiff(values, colors, bits, order, palette=None, tile=None, separate=False, extra=None, absent=0, compression=1,
+         compress=bytes):
+    """`values` is height x width x samples; `colors` is the photometric interpretation; order < or >. `absent`: so many
+    of the last planes are not in the file. `compress` makes the content of a strip or tile from its pixels."""
     height, width, samples = values.shape
     dtype = order + "u2" if bits == 16 else "u1"
 
     def stored(part):
         if bits < 8 or bits == 12:
-            return packed(part, bits).tobytes()
-        return np.ascontiguousarray(part).astype(dtype).tobytes()
+            return compress(packed(part, bits).tobytes())
+        return compress(np.ascontiguousarray(part).astype(dtype).tobytes())
 
     planes = [values[..., i : i + 1] for i in range(samples - absent)] if separate else [values]
     pieces = []
@@ -146,7 +147,7 @@ def tiff(values, colors, bits, order, palette=None, tile=None, separate=False, e
     for piece in pieces:
         places.append(len(content))
         content += piece + b"\0" * (len(piece) % 2)
-    tags = {256: (4, [width]), 257: (4, [height]), 258: (3, [bits] * samples), 259: (3, [1]), 262: (3, [colors])}
+    tags = {256: (4, [width]), 257: (4, [height]), 258: (3, [bits] * samples), 259: (3, [compression]), 262: (3, [colors])}
     tags |= {277: (3, [samples]), 284: (3, [2 if separate else 1])}
     lengths = [len(piece) for piece in pieces]
     if tile is None:

@@ -42,6 +42,8 @@ bool is_left_out(const std::exception_ptr& error) {
   if (!error) return false;
   try {
     std::rethrow_exception(error);
+  } catch (const SamplesToReplace&) {
+    return false;  // no sample was found for their places
   } catch (const SkippedSample&) {
     return true;
   } catch (...) {
@@ -277,29 +279,65 @@ void DataLoaderBase::pass(std::int64_t batch) {
   }
 }
 
-// Of nothing but samples that the dataset leaves out, the next good sample makes the batch: ranks stay in step. With
-// `exact` it would count twice, and ranks need not have equally many batches: next_batch() goes on to the next one.
+// Where the dataset wants samples to be replaced, makes the batch again with others in their places. Of nothing but
+// samples that the dataset leaves out, the next good sample makes the batch: ranks stay in step. With `exact` it would
+// count twice, and ranks need not have equally many batches: next_batch() goes on to the next one.
 std::unique_ptr<AnyBatch> DataLoaderBase::make_of(std::span<const std::int64_t> indices, const SampleContext& context,
                                                   std::int64_t dataset_size) const {
+  std::vector<std::int64_t> others(indices.begin(), indices.end());
   try {
     return source_->make(indices, context);
+  } catch (const SamplesToReplace& error) {
+    bool found = false;
+    for (std::size_t position = 0; position < indices.size(); ++position) {
+      const std::vector<std::int64_t>& wanted = error.indices();
+      if (std::find(wanted.begin(), wanted.end(), indices[position]) == wanted.end()) continue;
+      others[position] = next_good(indices[position], context.only(position), dataset_size).index;
+      found = true;
+    }
+    if (!found) throw;  // a view of the program's own has not translated the indices
   } catch (const SkippedSample&) {
     if (options_.exact) throw;
+    return next_good(indices.front(), context.only(0), dataset_size).batch;
   }
-  constexpr std::int64_t kMostTries = 64;  // as in ImageDataset: with so many in a row, something else is wrong
+  return source_->make(others, context);
+}
+
+DataLoaderBase::NextGood DataLoaderBase::next_good(std::int64_t index, const SampleContext& context,
+                                                   std::int64_t dataset_size) const {
+  constexpr std::int64_t kMostTries = 64;  // with so many that are left out in a row, something else is wrong
+  const std::vector<bool> in_order = samples_of_order(context.epoch, dataset_size);
   std::string reason;
-  for (std::int64_t tries = 1; tries <= std::min(kMostTries, dataset_size); ++tries) {
-    const std::int64_t next = (indices.front() + tries) % dataset_size;
+  std::int64_t tries = 0;
+  for (std::int64_t step = 1; step <= dataset_size && tries < kMostTries; ++step) {
+    const std::int64_t next = (index + step) % dataset_size;
+    if (!in_order.empty() && !in_order[static_cast<std::size_t>(next)]) continue;
+    ++tries;
     try {
-      return source_->make({&next, 1}, context.only(0));
+      return {next, source_->make({&next, 1}, context)};
     } catch (const SkippedSample& error) {
       reason = error.what();
     }
   }
-  throw SampleError(
-      indices.front(),
-      fmt::format("all {} samples of its batch are left out, and the samples after it too; the last reason: {}",
-                  indices.size(), reason));
+  throw SampleError(index, fmt::format("it is left out, and the samples after it too; the last reason: {}", reason));
+}
+
+// Whether the epoch has each sample: a sampler may leave out a part of the dataset, for instance the test samples.
+// Empty: it has all. O(size), and only needed where a sample is left out.
+std::vector<bool> DataLoaderBase::samples_of_order(std::int64_t epoch, std::int64_t dataset_size) const {
+  std::vector<bool> has;
+  if (!options_.sampler && !options_.batch_sampler) return has;
+  has.resize(static_cast<std::size_t>(dataset_size));
+  if (options_.sampler) {
+    const torch::Tensor order = options_.sampler->sequence(options_.seed, epoch).contiguous();
+    const std::int64_t* index_at = order.const_data_ptr<std::int64_t>();
+    for (std::int64_t i = 0; i < order.numel(); ++i) has[static_cast<std::size_t>(index_at[i])] = true;
+    return has;
+  }
+  for (const std::vector<std::int64_t>& batch : options_.batch_sampler->batches(options_.seed, epoch)) {
+    for (const std::int64_t index : batch) has[static_cast<std::size_t>(index)] = true;
+  }
+  return has;
 }
 
 CopiedBatch DataLoaderBase::make_batch(const EpochPlan& plan, std::int64_t number) const {

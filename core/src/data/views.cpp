@@ -70,6 +70,29 @@ template <typename Error>
   std::throw_with_nested(Error(mine, error.what()));
 }
 
+// In the handler of `error`.
+[[noreturn]] void throw_with_outer(const SamplesToReplace& error, std::span<const std::int64_t> outer,
+                                   std::span<const std::int64_t> inner) {
+  const std::vector<std::int64_t>& wanted = error.indices();
+  std::vector<std::int64_t> mine;
+  for (std::size_t i = 0; i < inner.size(); ++i) {
+    if (std::find(wanted.begin(), wanted.end(), inner[i]) != wanted.end()) mine.push_back(outer[i]);
+  }
+  if (mine.empty() || mine == wanted) throw;
+  std::throw_with_nested(SamplesToReplace(std::move(mine), error.what()));
+}
+
+// Otherwise the rows could not be told apart.
+void require_rows(const Example& batch, std::size_t wanted, std::size_t left_out) {
+  const auto rows = static_cast<std::size_t>(batch.data.size(0));
+  if (rows + left_out == wanted) return;
+  throw DataError(
+      ErrorCode::kMismatch,
+      fmt::format("a dataset of a ConcatDataset made {} of {} samples and noted {} as left out: its get_batch "
+                  "must note each one (SampleContext::left_out)",
+                  rows, wanted, left_out));
+}
+
 }  // namespace
 
 void require_dataset(const void* dataset) {
@@ -100,6 +123,8 @@ void require_function(bool there) {
 void throw_outer_error(std::span<const std::int64_t> outer, std::span<const std::int64_t> inner) {
   try {
     throw;
+  } catch (const SamplesToReplace& error) {
+    throw_with_outer(error, outer, inner);
   } catch (const SkippedSample& error) {
     throw_with_outer(error, outer, inner);
   } catch (const SampleError& error) {
@@ -130,6 +155,8 @@ Example mixed_batch(std::span<const std::int64_t> indices, const std::vector<std
   for (std::size_t i = 0; i < parts.size(); ++i) positions[parts[i]].push_back(i);
   std::vector<Example> examples(indices.size());
   std::exception_ptr skipped;
+  std::vector<std::int64_t> to_replace;
+  std::string reason;
   for (std::size_t part = 0; part < positions.size(); ++part) {
     const std::vector<std::size_t>& here = positions[part];
     if (here.empty()) continue;
@@ -141,20 +168,31 @@ Example mixed_batch(std::span<const std::int64_t> indices, const std::vector<std
     }
     SampleContext part_context = context;
     part_context.keys = part_keys;
+    std::vector<std::size_t> left_out;
+    part_context.left_out = &left_out;
     Example batch;
     try {
       batch = batch_of_part(part, part_indices, part_context);
+    } catch (const SamplesToReplace& error) {
+      to_replace.insert(to_replace.end(), error.indices().begin(), error.indices().end());
+      reason = error.what();
+      continue;
     } catch (const SkippedSample&) {
       skipped = std::current_exception();
       continue;
     }
-    // Where the dataset has left out samples, the others take the first places.
-    const std::size_t rows = std::min(here.size(), static_cast<std::size_t>(batch.data.size(0)));
-    for (std::size_t i = 0; i < rows; ++i) {
-      const auto row = static_cast<std::int64_t>(i);
+    require_rows(batch, here.size(), left_out.size());
+    std::int64_t row = 0;
+    for (std::size_t i = 0; i < here.size(); ++i) {
+      if (std::binary_search(left_out.begin(), left_out.end(), i)) continue;
       examples[here[i]] = {batch.data[row], batch.target[row]};
+      ++row;
     }
   }
+  for (std::size_t i = 0; i < examples.size(); ++i) {
+    if (!examples[i].data.defined()) context.note_left_out(i);
+  }
+  if (!to_replace.empty()) throw SamplesToReplace(std::move(to_replace), reason);
   std::erase_if(examples, [](const Example& example) { return !example.data.defined(); });
   if (examples.empty() && skipped) std::rethrow_exception(skipped);
   return stack(examples, context);

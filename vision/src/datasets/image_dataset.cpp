@@ -114,25 +114,23 @@ Status ImageDataset::add_sample(std::int64_t source, std::int64_t key, const Sam
   return {};
 }
 
-void ImageDataset::add_or_replace(std::int64_t index, std::int64_t key, const SampleContext& context,
-                                  Batch& batch) const {
-  constexpr std::int64_t kMostTries = 64;  // with so many corrupt files in a row, something else is wrong
-  Status status;
-  for (std::int64_t tries = 0; tries < std::min(kMostTries, size()); ++tries) {
-    const std::int64_t source = (index + tries) % size();
-    status = add_sample(source, key, context, batch);
-    if (status.ok()) return;
-    if (options_.on_corrupt == OnCorrupt::kRaise)
-      throw SampleError(source, status.message() + "; set on_corrupt to replace or skip to go on without it");
-    corrupt_->add(source, name(source), status.message());
-    if (options_.on_corrupt == OnCorrupt::kSkip) return;
+// Returns an error for a picture that the options leave out.
+Status ImageDataset::add_or_log(std::int64_t index, std::int64_t key, const SampleContext& context,
+                                Batch& batch) const {
+  Status status = add_sample(index, key, context, batch);
+  if (status.ok()) return status;
+  if (options_.on_corrupt == OnCorrupt::kRaise) {
+    throw SampleError(index, status.message() + "; set on_corrupt to replace or skip to go on without it");
   }
-  throw SampleError(index, "neither it nor the samples after it can be decoded; the last reason: " + status.message());
+  corrupt_->add(index, name(index), status.message());
+  return status;
 }
 
 Example ImageDataset::get_batch(std::span<const std::int64_t> indices, const SampleContext& context) const {
   Batch batch;
   batch.capacity = static_cast<std::int64_t>(indices.size());
+  std::vector<std::int64_t> corrupt;
+  std::string reason;
   for (std::size_t position = 0; position < indices.size(); ++position) {
     const std::int64_t index = indices[position];
     if (index < 0 || index >= size()) {
@@ -140,12 +138,19 @@ Example ImageDataset::get_batch(std::span<const std::int64_t> indices, const Sam
     }
     note_sample(context.key(position, index));
     try {
-      add_or_replace(index, context.key(position, index), context, batch);
+      const Status status = add_or_log(index, context.key(position, index), context, batch);
+      if (status.ok()) continue;
+      corrupt.push_back(index);
+      context.note_left_out(position);
+      reason = status.message();
     } catch (const SampleError&) {
       throw;
     } catch (...) {
       std::throw_with_nested(SampleError(index, printable(name(index)) + ": " + current_exception_text()));
     }
+  }
+  if (!corrupt.empty() && options_.on_corrupt == OnCorrupt::kReplace) {
+    throw SamplesToReplace(std::move(corrupt), reason + "; a loader takes another sample in its place");
   }
   if (batch.samples == 0) {
     throw SkippedSample(indices.front(), fmt::format("all {} samples of the batch are corrupt", indices.size()));

@@ -58,8 +58,8 @@ double beta(double alpha, CounterRandom& random) {
 }
 
 torch::Tensor mixed_targets(const Example& batch, std::int64_t num_classes, double share) {
-  const torch::Tensor one_hot = (has_probabilities(batch) ? batch.target : torch::one_hot(batch.target, num_classes))
-                                    .to(batch.data.scalar_type());
+  torch::Tensor one_hot = has_probabilities(batch) ? batch.target : torch::one_hot(batch.target, num_classes);
+  if (!one_hot.is_floating_point()) one_hot = one_hot.to(torch::kFloat);
   return one_hot * share + one_hot.roll(1, 0) * (1.0 - share);
 }
 

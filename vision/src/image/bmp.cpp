@@ -72,8 +72,9 @@ Status read_palette(const Reader& in, std::size_t header_size, BmpHeader& header
   if (colors == 0) colors = 1U << header.bits;
   if (colors > 65536) return {ErrorCode::kCorrupt, fmt::format("expected at most 256 colours, found {}", colors)};
   const std::size_t at = kFileHeader + header_size;
-  // PIL takes a picture with the palette 0, 1, 2, ... for grey levels. So those beyond a short palette count too.
-  bool grey_levels = header.bits == 8;
+  // PIL takes a picture with the palette 0, 1, 2, ... for grey levels. So those beyond a short palette count too. Of
+  // one or two colours PIL expects black and white.
+  bool grey_levels = header.bits == 8 && colors > 2;
   for (std::size_t i = 0; i < 256; ++i) {
     auto& color = header.palette[i];
     const auto level = static_cast<std::uint8_t>(i);

@@ -102,7 +102,8 @@ std::optional<ImageFormat> image_format(std::span<const std::uint8_t> bytes) {
 }
 
 Status check_size(std::int64_t width, std::int64_t height, const DecodeOptions& options) {
-  constexpr std::int64_t kLargestSide = 1 << 20;
+  // More than the default of max_pixels. The arithmetic of rows needs it where a program allows more pixels.
+  constexpr std::int64_t kLargestSide = 1 << 28;
   if (width < 1 || height < 1 || width > kLargestSide || height > kLargestSide) {
     return {ErrorCode::kCorrupt,
             fmt::format("its header says {} x {} pixels; expected 1 to {} each", width, height, kLargestSide)};

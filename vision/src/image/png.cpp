@@ -1,10 +1,12 @@
 // PNG with libpng, to 8 bits as PIL does: 16-bit colour keeps its high byte; 16-bit grey is limited to 255, as in PIL's
 // conversion to RGB. Gamma and colour profiles are ignored. What PIL forgives is forgiven: unknown chunks, a wrong zlib
-// window, and behind the first pixels wrong checksums and a missing end.
+// window, an unknown compression or interlace method, and behind the first pixels wrong checksums and a missing end.
 #include <fmt/format.h>
 #include <png.h>
+#include <zlib.h>
 
 #include <algorithm>
+#include <array>
 #include <csetjmp>
 #include <cstring>
 
@@ -18,6 +20,7 @@ class PngDecoder {
  public:
   PngDecoder(std::span<const std::uint8_t> bytes, const DecodeOptions& options, Image& image)
       : bytes_(bytes), options_(options), image_(image) {
+    set_methods();
     png_ = png_create_read_struct(PNG_LIBPNG_VER_STRING, this, fail, warn);
     if (png_ != nullptr) info_ = png_create_info_struct(png_);
   }
@@ -65,8 +68,30 @@ class PngDecoder {
   static void read(png_structp png, png_bytep out, std::size_t count) {
     auto* self = static_cast<PngDecoder*>(png_get_io_ptr(png));
     if (count > self->bytes_.size() - self->position_) png_error(png, "the file is cut short");
-    std::memcpy(out, self->bytes_.data() + self->position_, count);
+    const bool in_header = self->position_ + count <= self->header_.size();  // libpng asks for parts of one chunk
+    std::memcpy(out, (in_header ? self->header_.data() : self->bytes_.data()) + self->position_, count);
     self->position_ += count;
+  }
+
+  // Where the name and the checksum of the first chunk begin.
+  static constexpr std::size_t kName = 12;
+  static constexpr std::size_t kChecksum = 29;
+
+  // PIL takes every compression method for deflate, and every interlace method but 0 for Adam7. libpng refuses others.
+  void set_methods() {
+    std::memcpy(header_.data(), bytes_.data(), std::min(bytes_.size(), header_.size()));
+    if (std::memcmp(header_.data() + kName, "IHDR", 4) != 0 || checksum_of_header() != number_at(kChecksum)) return;
+    header_[26] = 0;
+    header_[28] = header_[28] == 0 ? 0 : 1;
+    const std::uint32_t sum = checksum_of_header();
+    for (std::size_t i = 0; i < 4; ++i) header_[kChecksum + i] = static_cast<std::uint8_t>(sum >> (24 - 8 * i));
+  }
+  std::uint32_t checksum_of_header() const {
+    return static_cast<std::uint32_t>(::crc32_z(0, header_.data() + kName, kChecksum - kName));
+  }
+  std::uint32_t number_at(std::size_t at) const {
+    return std::uint32_t{header_[at]} << 24 | std::uint32_t{header_[at + 1]} << 16 |
+           std::uint32_t{header_[at + 2]} << 8 | std::uint32_t{header_[at + 3]};
   }
 
   void convert() {
@@ -130,6 +155,7 @@ class PngDecoder {
   }
 
   std::span<const std::uint8_t> bytes_;
+  std::array<std::uint8_t, 33> header_{};  // the first bytes of the file, up to the end of its first chunk
   const DecodeOptions& options_;
   Image& image_;
   png_structp png_ = nullptr;

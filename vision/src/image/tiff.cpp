@@ -10,7 +10,10 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
+#include <limits>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "image/decoders.h"
@@ -18,8 +21,9 @@
 namespace lockstep::data {
 namespace {
 
-constexpr int kMostSamples = 6;                     // of a pixel, as in PIL
-constexpr tmsize_t kMostBytes = tmsize_t{1} << 30;  // of one allocation
+constexpr int kMostSamples = 6;                                          // of a pixel, as in PIL
+constexpr tmsize_t kMostBytes = tmsize_t{1} << 30;                       // of one allocation of libtiff
+constexpr tmsize_t kMostBytesOfBlock = std::numeric_limits<int>::max();  // of a strip or tile, as in PIL
 
 struct CloseTiff {
   void operator()(TIFF* tiff) const { TIFFClose(tiff); }
@@ -39,12 +43,13 @@ class Source {
     const std::unique_ptr<TIFFOpenOptions, FreeOptions> options(TIFFOpenOptionsAlloc());
     if (!options) return nullptr;
     TIFFOpenOptionsSetErrorHandlerExtR(options.get(), complain, this);
-    TIFFOpenOptionsSetWarningHandlerExtR(options.get(), ignore, this);
+    TIFFOpenOptionsSetWarningHandlerExtR(options.get(), warn, this);
     TIFFOpenOptionsSetMaxSingleMemAlloc(options.get(), kMostBytes);
     // m: libtiff reads by these functions, and does not map the file.
     return std::unique_ptr<TIFF, CloseTiff>(
         TIFFClientOpenExt("TIFF", "rm", this, read, write, seek, close, size, nullptr, nullptr, options.get()));
   }
+  bool has_undefined_pixels() const { return has_undefined_pixels_; }
   Status corrupt(std::string_view what) const {
     return {ErrorCode::kCorrupt, error_.empty() ? std::string(what) : fmt::format("{}: {}", what, error_)};
   }
@@ -57,8 +62,13 @@ class Source {
     if (self->error_.empty()) self->error_ = text;
     return 1;
   }
-  static int ignore(TIFF* /*tiff*/, void* /*source*/, const char* /*module*/, const char* /*format*/,
-                    va_list /*arguments*/) {
+  // A JPEG that is smaller than its strip or tile leaves some pixels of it undefined.
+  static int warn(TIFF* /*tiff*/, void* source, const char* /*module*/, const char* format, va_list /*arguments*/) {
+    constexpr std::string_view kSmallJpeg = "Improper JPEG strip/tile size";
+    auto* self = static_cast<Source*>(source);
+    if (!std::string_view(format).starts_with(kSmallJpeg)) return 1;
+    self->has_undefined_pixels_ = true;
+    self->error_ = kSmallJpeg;
     return 1;
   }
   static tmsize_t read(thandle_t source, void* out, tmsize_t count) {
@@ -84,6 +94,7 @@ class Source {
   std::span<const std::uint8_t> bytes_;
   std::size_t at_ = 0;
   std::string error_;
+  bool has_undefined_pixels_ = false;
 };
 
 struct TiffHeader {
@@ -175,40 +186,32 @@ class Unpacker {
   bool unpack() {
     const int planes = header_.is_separate() ? std::min<int>(header_.samples, Image::kBytesPerPixel) : 1;
     for (int plane = 0; plane < planes; ++plane) {
-      if (!(TIFFIsTiled(tiff_) != 0 ? read_tiles(plane) : read_rows(plane))) return false;
+      if (!read_blocks(plane)) return false;
     }
     for (int y = 0; y < image_.height(); ++y) finish_row(image_.row(y));
     return true;
   }
 
  private:
-  bool read_rows(int plane) {
-    const tmsize_t bytes = TIFFScanlineSize(tiff_);
-    const std::size_t needed = row_bytes(header_.width);
-    if (bytes <= 0 || bytes > kMostBytes) return false;
-    buffer_.assign(std::max(static_cast<std::size_t>(bytes), needed), 0);
-    for (std::uint32_t y = 0; y < header_.height; ++y) {
-      if (TIFFReadScanline(tiff_, buffer_.data(), y, static_cast<std::uint16_t>(plane)) != 1) return false;
-      put(buffer_.data(), plane, 0, y, header_.width);
-    }
-    return true;
-  }
-
-  bool read_tiles(int plane) {
-    std::uint32_t width = 0;
-    std::uint32_t height = 0;
-    TIFFGetField(tiff_, TIFFTAG_TILEWIDTH, &width);
-    TIFFGetField(tiff_, TIFFTAG_TILELENGTH, &height);
-    const tmsize_t bytes = TIFFTileSize(tiff_);
-    const tmsize_t stride = TIFFTileRowSize(tiff_);
-    if (width == 0 || height == 0 || bytes <= 0 || bytes > kMostBytes || stride <= 0 ||
+  // Strips are read whole, as PIL does: in a damaged file a run of one row may go on in the next row, and libtiff drops
+  // the rest of this run, without an error, when it is asked for single rows.
+  bool read_blocks(int plane) {
+    const bool tiled = TIFFIsTiled(tiff_) != 0;
+    std::uint32_t width = header_.width;
+    std::uint32_t height = header_.height;
+    if (tiled) TIFFGetField(tiff_, TIFFTAG_TILEWIDTH, &width);
+    TIFFGetFieldDefaulted(tiff_, tiled ? TIFFTAG_TILELENGTH : TIFFTAG_ROWSPERSTRIP, &height);
+    if (!tiled) height = std::min(height, header_.height);
+    const tmsize_t bytes = tiled ? TIFFTileSize(tiff_) : TIFFStripSize(tiff_);
+    const tmsize_t stride = tiled ? TIFFTileRowSize(tiff_) : TIFFScanlineSize(tiff_);
+    if (width == 0 || height == 0 || bytes <= 0 || bytes > kMostBytesOfBlock || stride <= 0 ||
         static_cast<std::size_t>(stride) < row_bytes(width) || bytes / stride < static_cast<tmsize_t>(height)) {
       return false;
     }
-    buffer_.resize(static_cast<std::size_t>(bytes));
+    buffer_.assign(static_cast<std::size_t>(bytes), 0);
     for (std::uint32_t y = 0; y < header_.height; y += height) {
       for (std::uint32_t x = 0; x < header_.width; x += width) {
-        if (TIFFReadTile(tiff_, buffer_.data(), x, y, 0, static_cast<std::uint16_t>(plane)) < 0) return false;
+        if (!read_block(x, y, static_cast<std::uint16_t>(plane))) return false;
         const std::uint32_t rows = std::min(height, header_.height - y);
         for (std::uint32_t row = 0; row < rows; ++row) {
           put(buffer_.data() + std::size_t{row} * static_cast<std::size_t>(stride), plane, x, y + row,
@@ -217,6 +220,13 @@ class Unpacker {
       }
     }
     return true;
+  }
+
+  bool read_block(std::uint32_t x, std::uint32_t y, std::uint16_t plane) {
+    if (TIFFIsTiled(tiff_) != 0) return TIFFReadTile(tiff_, buffer_.data(), x, y, 0, plane) >= 0;
+    const std::uint32_t strip = TIFFComputeStrip(tiff_, y, plane);
+    if (TIFFGetStrileByteCount(tiff_, strip) == 0) return false;  // libtiff takes other bytes for uncompressed pixels
+    return TIFFReadEncodedStrip(tiff_, strip, buffer_.data(), static_cast<tmsize_t>(buffer_.size())) >= 0;
   }
 
   std::size_t row_bytes(std::uint32_t width) const {
@@ -358,9 +368,13 @@ Status decode_tiff(std::span<const std::uint8_t> bytes, const DecodeOptions& opt
   if (header.colors == PHOTOMETRIC_YCBCR && jpeg_colors) {
     TIFFSetField(tiff.get(), TIFFTAG_JPEGCOLORMODE, JPEGCOLORMODE_RGB);
   }
+  if (header.compression == COMPRESSION_ADOBE_DEFLATE || header.compression == COMPRESSION_DEFLATE) {
+    // Where a strip unpacks to more than its rows, the faster library leaves rows unwritten, and libtiff says nothing.
+    TIFFSetField(tiff.get(), TIFFTAG_DEFLATE_SUBCODEC, DEFLATE_SUBCODEC_ZLIB);
+  }
   image.reset(static_cast<int>(header.width), static_cast<int>(header.height));
   const bool read = rgba ? read_rgba(tiff.get(), header, image) : Unpacker(tiff.get(), header, image).unpack();
-  if (!read) return source.corrupt("its pixels are damaged or cut short");
+  if (!read || source.has_undefined_pixels()) return source.corrupt("its pixels are damaged or cut short");
   apply_orientation(header.orientation, image);
   return {};
 }

@@ -14,6 +14,9 @@ namespace {
 struct DeleteDecoder {
   void operator()(WebPAnimDecoder* decoder) const { WebPAnimDecoderDelete(decoder); }
 };
+struct DeleteDemuxer {
+  void operator()(WebPDemuxer* demuxer) const { WebPDemuxDelete(demuxer); }
+};
 
 Result<WebPBitstreamFeatures> features_of(std::span<const std::uint8_t> bytes) {
   WebPBitstreamFeatures features;
@@ -46,6 +49,22 @@ Status decode_animation(std::span<const std::uint8_t> bytes, Image& image) {
   return {};
 }
 
+// The bytes within the picture's chunks, as in PIL: those behind a chunk that is too short do not count.
+Status decode_still(std::span<const std::uint8_t> bytes, Image& image) {
+  const Status damaged(ErrorCode::kCorrupt, fmt::format("damaged or cut short; it has {} bytes", bytes.size()));
+  const WebPData data{bytes.data(), bytes.size()};
+  const std::unique_ptr<WebPDemuxer, DeleteDemuxer> demuxer(WebPDemux(&data));
+  WebPIterator frame{};  // holds no memory of its own
+  if (!demuxer || WebPDemuxGetFrame(demuxer.get(), 1, &frame) == 0) return damaged;
+  const std::size_t size = image.row_bytes() * static_cast<std::size_t>(image.height());
+  const WebPData& content = frame.fragment;
+  if (WebPDecodeRGBAInto(content.bytes, content.size, image.row(0), size, static_cast<int>(image.row_bytes())) ==
+      nullptr) {
+    return damaged;
+  }
+  return {};
+}
+
 }  // namespace
 
 Status decode_webp(std::span<const std::uint8_t> bytes, const DecodeOptions& options, Image& image) {
@@ -56,12 +75,7 @@ Status decode_webp(std::span<const std::uint8_t> bytes, const DecodeOptions& opt
   LOCKSTEP_RETURN_IF_ERROR(check_size(width, height, options));
   image.reset(width, height);
   if (features.value().has_animation != 0) return decode_animation(bytes, image);
-  const std::size_t size = image.row_bytes() * static_cast<std::size_t>(height);
-  if (WebPDecodeRGBAInto(bytes.data(), bytes.size(), image.row(0), size, static_cast<int>(image.row_bytes())) ==
-      nullptr) {
-    return {ErrorCode::kCorrupt, fmt::format("damaged or cut short; it has {} bytes", bytes.size())};
-  }
-  return {};
+  return decode_still(bytes, image);
 }
 
 Result<ImageSize> webp_size(std::span<const std::uint8_t> bytes) {

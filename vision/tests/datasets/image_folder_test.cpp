@@ -102,7 +102,7 @@ TEST(ImageFolder, TakesALoaderAndTargetsOfItsOwn) {
     EXPECT_NE(std::string(error.what()).find("a/2.raw: no pixels in it"), std::string::npos) << error.what();
   }
   options.image.on_corrupt = OnCorrupt::kReplace;
-  EXPECT_EQ(ImageFolder(folder.path(), Compose(), options).get(1).target.item<std::int64_t>(), 9);
+  EXPECT_THROW(ImageFolder(folder.path(), Compose(), options).get(1), SamplesToReplace);
 }
 
 // A record: a label (two for CIFAR-100), then the red, green and blue plane.
@@ -183,13 +183,24 @@ TEST(ImageFolder, CorruptFilesRaiseAreReplacedOrSkipped) {
     EXPECT_NE(std::string(error.what()).find("c0/2.jpg"), std::string::npos) << error.what();
     EXPECT_NE(std::string(error.what()).find("set on_corrupt to replace or skip"), std::string::npos) << error.what();
   }
-  const ImageFolder replacing = make(OnCorrupt::kReplace);
-  const Example full = replacing.get_batch(indices);
-  EXPECT_TRUE(torch::equal(full.target, torch::tensor({0, 1, 1, 1})));  // 4.jpg belongs to the next class
-  EXPECT_TRUE(torch::equal(make(OnCorrupt::kReplace).get_batch(indices).data, full.data));
-  ASSERT_EQ(replacing.corrupt_files().size(), 2U);
-  EXPECT_EQ(replacing.corrupt_samples(), 3);  // 2 is replaced by 3, which is corrupt too
-  EXPECT_NE(replacing.corrupt_files()[0].name.find("2.jpg"), std::string::npos);
+  const auto replacing = std::make_shared<const ImageFolder>(make(OnCorrupt::kReplace));
+  const auto four_of = [](std::shared_ptr<const ImageFolder> pictures) {
+    DataLoader loader(std::move(pictures), {.batch_size = 4, .rank = 0, .world_size = 1});
+    return Example(*loader.begin());
+  };
+  const Example full = four_of(replacing);
+  EXPECT_TRUE(torch::equal(full.target, torch::tensor({0, 0, 1, 1})));  // 4.jpg belongs to the next class
+  EXPECT_TRUE(torch::equal(four_of(std::make_shared<const ImageFolder>(make(OnCorrupt::kReplace))).data, full.data));
+  ASSERT_EQ(replacing->corrupt_files().size(), 2U);
+  EXPECT_EQ(replacing->corrupt_samples(), 3);  // 2 is replaced by 3, which is corrupt too
+  EXPECT_NE(replacing->corrupt_files()[0].name.find("2.jpg"), std::string::npos);
+  try {  // without a loader
+    replacing->get_batch(indices);
+    ADD_FAILURE() << "expected an error";
+  } catch (const SamplesToReplace& error) {
+    EXPECT_EQ(error.indices(), (std::vector<std::int64_t>{2, 3}));
+    EXPECT_NE(std::string(error.what()).find("a loader takes another sample"), std::string::npos) << error.what();
+  }
   const ImageFolder skipping = make(OnCorrupt::kSkip);
   EXPECT_TRUE(torch::equal(skipping.get_batch(indices).target, torch::tensor({0, 1})));
   EXPECT_EQ(skipping.corrupt_samples(), 2);
@@ -216,12 +227,138 @@ TEST(ImageFolder, CorruptFilesAreSkippedWhoeverMakesTheBatch) {
   const ConcatDataset both({skipping, Subset(skipping, {9, 3, 5})});
   EXPECT_EQ(targets(both, {12, 2, 1, 14}), (std::vector<std::int64_t>{2, 0, 1}));
   EXPECT_EQ(targets(both, {2, 3, 13, 14}), (std::vector<std::int64_t>{1}));
+  // The samples that are left keep their order: also of views in views, and where a view leaves out by itself.
+  EXPECT_EQ(targets(both, {2, 12, 4, 13, 11, 0, 14}), (std::vector<std::int64_t>{2, 1, 2, 0, 1}));
+  const ConcatDataset deep({both, skipping});
+  EXPECT_EQ(targets(deep, {17, 2, 12, 3, 4, 13, 26, 0}), (std::vector<std::int64_t>{2, 1, 2, 0}));
+  const ConcatDataset of_mapped({mapped, skipping});
+  EXPECT_EQ(targets(of_mapped, {3, 20, 4, 14, 0}), (std::vector<std::int64_t>{2, 1, 0}));
+  EXPECT_EQ(skipping->corrupt_samples(), 16);  // each once
   EXPECT_THROW(targets(both, {2, 13}), SampleError);
   const auto stack_all = [](std::vector<Example> samples) { return stack(samples); };
   DataLoader loader(skipping, {.batch_size = 4, .rank = 0, .world_size = 1, .collate = stack_all});
   std::vector<std::int64_t> sizes;
   for (auto& batch : loader) sizes.push_back(batch.data.size(0));
   EXPECT_EQ(sizes, (std::vector<std::int64_t>{2, 4, 4}));
+}
+
+// What the loader's dataset does not have may belong to another part of a split, such as the test samples.
+TEST(ImageFolder, AReplacementComesFromTheDatasetOfTheLoader) {
+  const test::ScratchFolder folder;
+  fill_classes(folder);
+  folder.write("c0/2.jpg", jpeg(2).substr(0, 400));
+  folder.write("c0/3.jpg", "");
+  const auto pictures =
+      std::make_shared<const ImageFolder>(folder.path(), Compose({CenterCrop{20}, ToTensor{}}),
+                                          ImageFolderOptions{.image = {.on_corrupt = OnCorrupt::kReplace}});
+  const auto same = [](Example sample) { return sample; };
+  const Subset subset(pictures, {0, 2, 3, 8});  // 2 and 3 are corrupt: 8 takes their places
+  const std::vector<std::int64_t> expected{0, 8, 8, 8};
+  const std::vector<std::pair<SharedDataset, std::vector<std::int64_t>>> views{
+      {subset, expected},
+      {map_dataset(subset, same), expected},
+      {Subset(map_dataset(pictures, same), {0, 2, 3, 8}), expected},
+      {Subset(ConcatDataset({Subset(pictures, {5, 6}), pictures}), {2, 4, 5, 10}), expected},
+      {ConcatDataset({Subset(pictures, {0, 2}), Subset(pictures, {3, 8})}), expected},
+      {ConcatDataset({Subset(pictures, {8, 2}), Subset(pictures, {0, 3})}), {8, 0, 0, 8}},
+      {repeat(Subset(pictures, {3, 0}), 2), {0, 0, 0, 0}}};
+  for (std::size_t view = 0; view < views.size(); ++view) {
+    const auto& [dataset, samples] = views[view];
+    std::vector<torch::Tensor> rows;
+    for (const std::int64_t sample : samples) rows.push_back(pictures->get(sample).data);
+    const auto loaded = [&](std::int64_t batch_size, int workers, std::int64_t rank, std::int64_t world, bool by_hand) {
+      const auto shared = std::shared_ptr<const Dataset>(std::shared_ptr<const void>(), &*views[view].first);
+      DataLoaderOptions options{.batch_size = batch_size, .num_workers = workers, .rank = rank, .world_size = world};
+      if (by_hand) options.collate = [](std::vector<Example> of_batch) { return stack(of_batch); };
+      DataLoader loader(shared, options);
+      std::vector<torch::Tensor> batches;
+      for (auto& batch : loader) batches.push_back(batch.data.clone());
+      return torch::cat(batches);
+    };
+    const torch::Tensor all = torch::stack(rows);
+    for (const std::int64_t batch_size : {1, 3, 4}) {
+      EXPECT_TRUE(torch::equal(loaded(batch_size, 0, 0, 1, false), all)) << view << " " << batch_size;
+      EXPECT_TRUE(torch::equal(loaded(batch_size, 2, 0, 1, false), all)) << view << " " << batch_size;
+      EXPECT_TRUE(torch::equal(loaded(batch_size, 0, 0, 1, true), all)) << view << " " << batch_size;
+    }
+    for (const std::int64_t rank : {0, 1}) {
+      EXPECT_TRUE(torch::equal(loaded(2, 0, rank, 2, false), all.slice(0, rank, 4, 2))) << view << " " << rank;
+    }
+    EXPECT_THROW(dataset->get_batch(std::vector<std::int64_t>{0, 1, 2, 3}), SamplesToReplace) << view;
+  }
+}
+
+// A sampler may give a part of the dataset.
+TEST(ImageFolder, AReplacementIsASampleThatTheEpochHas) {
+  const test::ScratchFolder folder;
+  fill_classes(folder);
+  folder.write("c0/2.jpg", jpeg(2).substr(0, 400));
+  folder.write("c0/3.jpg", "");
+  struct Some : Sampler {
+    std::int64_t dataset_size() const override { return 12; }
+    std::int64_t size() const override { return 4; }
+    torch::Tensor sequence(std::uint64_t /*seed*/, std::int64_t /*epoch*/) const override {
+      return torch::tensor({8, 2, 3, 0}, torch::kLong);
+    }
+    std::uint64_t fingerprint() const override { return 7; }
+  };
+  struct SomeBatches : BatchSampler {
+    std::int64_t dataset_size() const override { return 12; }
+    std::int64_t size() const override { return 2; }
+    std::vector<std::vector<std::int64_t>> batches(std::uint64_t /*seed*/, std::int64_t /*epoch*/) const override {
+      return {{8, 2}, {3, 0}};
+    }
+    std::uint64_t fingerprint() const override { return 8; }
+  };
+  for (const OnCorrupt policy : {OnCorrupt::kReplace, OnCorrupt::kSkip}) {
+    const auto pictures = std::make_shared<const ImageFolder>(folder.path(), random_crops(),
+                                                              ImageFolderOptions{.image = {.on_corrupt = policy}});
+    DataLoaderOptions options{.batch_size = 1, .num_workers = 2, .rank = 0, .world_size = 1};
+    options.sampler = std::make_shared<Some>();
+    const auto labels = [&] {
+      std::vector<std::int64_t> all;
+      DataLoader loader(pictures, options);
+      for (auto& batch : loader) {
+        for (std::int64_t i = 0; i < batch.target.size(0); ++i) all.push_back(batch.target[i].item<std::int64_t>());
+      }
+      return all;
+    };
+    EXPECT_EQ(labels(), (std::vector<std::int64_t>{2, 2, 2, 0}));
+    options.sampler.reset();
+    options.batch_sampler = std::make_shared<SomeBatches>();
+    EXPECT_EQ(labels(),
+              policy == OnCorrupt::kSkip ? (std::vector<std::int64_t>{2, 0}) : (std::vector<std::int64_t>{2, 2, 2, 0}));
+  }
+}
+
+// Also where the loader is told to leave out whole batches, and where nothing is good.
+TEST(ImageFolder, APictureWithoutAReplacementIsAnError) {
+  const test::ScratchFolder folder;
+  fill_classes(folder);
+  folder.write("c0/2.jpg", "");
+  folder.write("c0/3.jpg", "");
+  const auto pictures = std::make_shared<const ImageFolder>(
+      folder.path(), random_crops(), ImageFolderOptions{.image = {.on_corrupt = OnCorrupt::kReplace}});
+  for (const bool exact : {false, true}) {
+    DataLoader loader(Subset(pictures, {2, 3}), {.batch_size = 2, .exact = exact, .rank = 0, .world_size = 1});
+    EXPECT_THROW(loader.begin(), SampleError) << exact;
+  }
+  // A view of a program's own, which does not say which of its samples is corrupt.
+  struct Shifted : Dataset {
+    explicit Shifted(std::shared_ptr<const Dataset> inner) : inner_(std::move(inner)) {}
+    std::int64_t size() const override { return 2; }
+    Example get(std::int64_t index) const override { return inner_->get(index + 3); }
+    Example get_batch(std::span<const std::int64_t> indices, const SampleContext& context) const override {
+      std::vector<std::int64_t> inside(indices.begin(), indices.end());
+      for (std::int64_t& index : inside) index += 3;
+      return inner_->get_batch(inside, context);
+    }
+    std::shared_ptr<const Dataset> inner_;
+  };
+  for (const bool exact : {false, true}) {
+    DataLoader loader(Shifted(pictures), {.batch_size = 2, .exact = exact, .rank = 0, .world_size = 1});
+    EXPECT_THROW(loader.begin(), SampleError) << exact;
+  }
 }
 
 // Nothing is left of the batches of 2 and 3. In a training the next good sample is in their place, as with kReplace; in
@@ -291,7 +428,8 @@ TEST(ImageFolder, BombsAreRefusedBeforeMemoryIsTaken) {
         << error.what();
   }
   const ImageFolder replacing(folder.path(), Compose({ToTensor{}}), {.image = {.on_corrupt = OnCorrupt::kReplace}});
-  EXPECT_EQ(replacing.get_batch(both).data.sizes(), (std::vector<std::int64_t>{2, 3, 36, 48}));
+  DataLoader loader(replacing, {.batch_size = 2, .rank = 0, .world_size = 1});
+  EXPECT_EQ(loader.begin()->data.sizes(), (std::vector<std::int64_t>{2, 3, 36, 48}));
 }
 
 // The memory of a dropped batch goes back to the loader, which reuses it.
@@ -333,7 +471,7 @@ TEST(ImageFolder, AFileThatVanishesIsNamed) {
   }
   const ImageFolder replacing(folder.path(), random_crops(), {.image = {.on_corrupt = OnCorrupt::kReplace}});
   std::filesystem::remove(folder.path() / "c0" / "1.jpg");
-  EXPECT_TRUE(replacing.get(0).data.defined());
+  EXPECT_THROW(replacing.get(0), SamplesToReplace);
   EXPECT_NE(replacing.corrupt_files().at(0).reason.find("No such file"), std::string::npos);
 }
 
@@ -344,7 +482,7 @@ TEST(ImageFolder, AFifoInPlaceOfAFileIsNamedAndNotWaitedFor) {
   const ImageFolder dataset(folder.path(), random_crops(), {.image = {.on_corrupt = OnCorrupt::kReplace}});
   std::filesystem::remove(folder.path() / "c0" / "0.jpg");
   ASSERT_EQ(::mkfifo(folder.path("c0/0.jpg").c_str(), 0600), 0);
-  EXPECT_TRUE(dataset.get(0).data.defined());
+  EXPECT_THROW(dataset.get(0), SamplesToReplace);
   EXPECT_NE(dataset.corrupt_files().at(0).reason.find("c0/0.jpg: expected a regular file, found a FIFO"),
             std::string::npos)
       << dataset.corrupt_files().at(0).reason;
@@ -387,13 +525,20 @@ TEST(Mix, MixupAndCutmixKeepSumsOfTargets) {
     EXPECT_NEAR(cut.target[1][1].item<double>(), own, 1e-6);
   }
   // One-hot targets, of any type, are mixed as the numbers of their classes are.
-  for (const auto type : {torch::kLong, torch::kFloat, torch::kDouble}) {
+  for (const auto type : {torch::kLong, torch::kFloat, torch::kDouble, torch::kHalf}) {
     CounterRandom same({1, 2, 3}, 0);
     const Example numbers = mixup(batch, {.num_classes = 4}, same);
     same = CounterRandom({1, 2, 3}, 0);
     const Example one_hot = mixup({batch.data, torch::one_hot(batch.target, 4).to(type)}, {}, same);
-    EXPECT_TRUE(torch::equal(one_hot.target, numbers.target));
+    EXPECT_EQ(one_hot.target.scalar_type(), type == torch::kLong ? torch::kFloat : type);
+    EXPECT_TRUE(
+        torch::allclose(one_hot.target.to(torch::kFloat), numbers.target, 0, type == torch::kHalf ? 1e-3 : 1e-6));
     EXPECT_TRUE(torch::equal(one_hot.data, numbers.data));
+  }
+  for (const auto type : {torch::kHalf, torch::kDouble}) {
+    const Example typed(batch.data.to(type), batch.target);
+    EXPECT_EQ(mixup(typed, {.num_classes = 4}, random).target.scalar_type(), torch::kFloat);
+    EXPECT_EQ(cutmix(typed, {.num_classes = 4}, random).target.scalar_type(), torch::kFloat);
   }
   const auto refusal = [&](const torch::Tensor& target, const MixOptions& options) -> std::string {
     try {

@@ -206,6 +206,17 @@ TEST(DecodeImage, RefusesMorePixelsThanAllowed) {
   }
 }
 
+TEST(DecodeImage, OnlyThePixelsOfAPictureAreLimited) {
+  constexpr int kHeight = (1 << 20) + 64;
+  Image tall(2, kHeight);
+  for (int y = 0; y < kHeight; ++y) std::memset(tall.row(y), y % 251, tall.row_bytes());
+  for (const auto& [name, bytes] : {std::pair{"png", test::encode_png(tall)}, {"tiff", test::encode_tiff(tall)}}) {
+    const Result<Image> image = decode_image(bytes);
+    ASSERT_TRUE(image.ok()) << image.status().message();
+    expect_same_pixels(image.value(), tall, name);
+  }
+}
+
 // A tile is decoded whole, so its size counts too.
 TEST(DecodeImage, RefusesTilesOfMorePixelsThanAllowed) {
   const Image picture = test::make_picture(16, 16);
@@ -227,6 +238,49 @@ TEST(DecodeImage, RefusesTilesOfMorePixelsThanAllowed) {
   expect_same_pixels(image.value(), picture, "tiled");
   const std::string message = decode_image(tiled(16384)).status().message();
   EXPECT_NE(message.find("its tiles: its header says 16384 x 16384 pixels"), std::string::npos) << message;
+}
+
+// The decoder would read on behind the chunk. PIL refuses such a file.
+TEST(DecodeImage, AWebpOfWhichAChunkIsTooShortIsAnError) {
+  Bytes bytes = test::encode_webp(test::make_picture(40, 30));
+  ASSERT_TRUE(decode_image(bytes).ok());
+  bytes[16] -= 2;  // the size of its first chunk
+  EXPECT_EQ(decode_image(bytes).status().code(), ErrorCode::kCorrupt);
+}
+
+// As in PIL. An encoder ends each run with its row, but a damaged file need not.
+TEST(DecodeImage, ARunOfATiffGoesOnInTheNextRow) {
+  const Image picture = test::make_picture(13, 11);
+  const Bytes pixels = packed_bytes(picture);
+  Bytes runs;
+  for (std::size_t at = 0; at < pixels.size(); at += 100) {
+    const std::size_t count = std::min<std::size_t>(100, pixels.size() - at);
+    runs.push_back(static_cast<std::uint8_t>(count - 1));  // a run of so many single bytes
+    runs.insert(runs.end(), pixels.data() + at, pixels.data() + at + count);
+  }
+  constexpr int kPackBits = 32773;
+  Bytes bytes = test::with_strip(test::encode_tiff(picture), kPackBits & 0xff, 2, runs);
+  bytes[8 + 2 + 3 * 12 + 9] = kPackBits >> 8;
+  const Result<Image> image = decode_image(bytes);
+  ASSERT_TRUE(image.ok()) << image.status().message();
+  expect_same_pixels(image.value(), picture, "packbits");
+  bytes.resize(bytes.size() - 101);
+  EXPECT_EQ(decode_image(bytes).status().code(), ErrorCode::kCorrupt);
+}
+
+// The right half of the strip would have any pixels.
+TEST(DecodeImage, AJpegThatIsNarrowerThanItsTiffIsAnError) {
+  const Image picture = test::make_picture(16, 16);
+  const Bytes jpeg = test::encode_jpeg(picture, {.horizontal_sampling = 1, .vertical_sampling = 1});
+  constexpr std::uint8_t kJpeg = 7;
+  constexpr std::uint8_t kYcbcr = 6;
+  const auto tiff = [&](int width) {
+    return test::with_strip(test::encode_tiff(test::make_picture(width, 16)), kJpeg, kYcbcr, jpeg);
+  };
+  EXPECT_TRUE(decode_image(tiff(16)).ok()) << decode_image(tiff(16)).status().message();
+  const Status narrow = decode_image(tiff(32)).status();
+  EXPECT_EQ(narrow.code(), ErrorCode::kCorrupt);
+  EXPECT_NE(narrow.message().find("Improper JPEG strip"), std::string::npos) << narrow.message();
 }
 
 // Moves to the right by more pixels than an int can count, then a run of pixels.

@@ -88,6 +88,7 @@ std::vector<std::uint8_t> encode_png(const Image& image, const PngOptions& optio
     to->insert(to->end(), from, from + count);
   };
   png_set_write_fn(png, &bytes, append, [](png_structp /*unused*/) {});
+  png_set_user_limits(png, 0x7fffffff, 0x7fffffff);
   png_set_IHDR(png, info, static_cast<png_uint_32>(image.width()), static_cast<png_uint_32>(image.height()),
                options.bits, options.color_type, options.interlaced ? PNG_INTERLACE_ADAM7 : PNG_INTERLACE_NONE,
                PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
@@ -177,6 +178,19 @@ std::vector<std::uint8_t> encode_tiff(const Image& image) {
   const std::vector<std::uint8_t> pixels = data::packed_bytes(image);
   bytes.insert(bytes.end(), pixels.begin(), pixels.end());
   return bytes;
+}
+
+std::vector<std::uint8_t> with_strip(std::vector<std::uint8_t> tiff, std::uint8_t compression, std::uint8_t colors,
+                                     const std::vector<std::uint8_t>& strip) {
+  constexpr auto value_at = [](std::size_t entry) { return 8 + 2 + entry * 12 + 8; };
+  tiff[value_at(3)] = compression;
+  tiff[value_at(4)] = colors;
+  const auto size = static_cast<std::uint32_t>(strip.size());
+  std::memcpy(tiff.data() + value_at(8), &size, sizeof size);
+  const std::size_t strip_at = tiff[value_at(5)];
+  tiff.resize(strip_at);
+  tiff.insert(tiff.end(), strip.begin(), strip.end());
+  return tiff;
 }
 
 }  // namespace lockstep::test

@@ -34,7 +34,10 @@ struct PngOptions {
 std::vector<std::uint8_t> encode_png(const Image& image, const PngOptions& options = {});
 std::vector<std::uint8_t> encode_webp(const Image& image);
 std::vector<std::uint8_t> encode_bmp(const Image& image);
-// Uncompressed RGB in one strip, which comes last.
+// RGB in one strip, which comes last, uncompressed.
 std::vector<std::uint8_t> encode_tiff(const Image& image);
+// The TIFF of encode_tiff with another compression, colour space (photometric interpretation) and strip.
+std::vector<std::uint8_t> with_strip(std::vector<std::uint8_t> tiff, std::uint8_t compression, std::uint8_t colors,
+                                     const std::vector<std::uint8_t>& strip);
 
 }  // namespace lockstep::test

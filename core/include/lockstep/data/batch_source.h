@@ -90,7 +90,7 @@ class IndexedSource final : public BatchSource {
       if (!collate_) return hold<B>(dataset_->get_batch(indices, context));
     }
     return hold<B>(collate_(make_samples<S>(
-        indices.size(), [&](std::size_t i) { return one_sample(*dataset_, indices[i], context.only(i)); })));
+        indices, context, [&](std::size_t i) { return one_sample(*dataset_, indices[i], context.only(i)); })));
   }
   std::unique_ptr<BatchStream> open(const StreamShare& /*share*/, std::int64_t /*batch_size*/,
                                     bool /*drop_last*/) const override {

@@ -196,6 +196,14 @@ class DataLoaderBase {
   MadeBatch next_made();
   MadeBatch next_tuned();
   void pass(std::int64_t batch);
+  struct NextGood {
+    std::int64_t index;
+    std::unique_ptr<AnyBatch> batch;  // of this sample alone
+  };
+  std::vector<bool> samples_of_order(std::int64_t epoch, std::int64_t dataset_size) const;
+  // The first sample after `index`, in the dataset's order, that the dataset does not leave out and the epoch has.
+  // `context`: of the sample in whose place it comes.
+  NextGood next_good(std::int64_t index, const SampleContext& context, std::int64_t dataset_size) const;
   std::unique_ptr<AnyBatch> make_of(std::span<const std::int64_t> indices, const SampleContext& context,
                                     std::int64_t dataset_size) const;
   CopiedBatch make_batch(const EpochPlan& plan, std::int64_t number) const;

@@ -18,6 +18,7 @@
 #include <exception>
 #include <memory>
 #include <span>
+#include <string>
 #include <type_traits>
 #include <vector>
 
@@ -56,7 +57,8 @@ class DatasetOf {
   virtual S sample(std::int64_t index, const SampleContext& /*context*/) const { return get(index); }
 
   // The batch of one or more samples. By default sample() of each and collate(). Override it to make batches faster
-  // than one by one, in tensors from context.empty(). Throws SampleError when a sample cannot be made.
+  // than one by one, in tensors from context.empty(). Throws SampleError when a sample cannot be made. Without a
+  // loader nobody takes another sample for a SkippedSample: it reaches the caller.
   virtual B get_batch(std::span<const std::int64_t> indices, const SampleContext& context = {}) const;
 };
 
@@ -73,19 +75,27 @@ S make_sample(const DatasetOf<S, B>& dataset, std::int64_t index, const SampleCo
   }
 }
 
-// make(0) to make(count - 1), without those that are a SkippedSample. Throws it when all are.
+// make(i) for each position i of `indices`, without those that are a SkippedSample: they are noted in `context`. Throws
+// SkippedSample when all are, and SamplesToReplace with all samples that make(i) wants to be replaced.
 template <typename S, typename Make>
-std::vector<S> make_samples(std::size_t count, const Make& make) {
+std::vector<S> make_samples(std::span<const std::int64_t> indices, const SampleContext& context, const Make& make) {
   std::vector<S> samples;
-  samples.reserve(count);
+  samples.reserve(indices.size());
   std::exception_ptr skipped;
-  for (std::size_t i = 0; i < count; ++i) {
+  std::vector<std::int64_t> to_replace;
+  std::string reason;
+  for (std::size_t i = 0; i < indices.size(); ++i) {
     try {
       samples.push_back(make(i));
+    } catch (const SamplesToReplace& error) {
+      to_replace.push_back(indices[i]);
+      reason = error.what();
     } catch (const SkippedSample&) {
       skipped = std::current_exception();
+      context.note_left_out(i);
     }
   }
+  if (!to_replace.empty()) throw SamplesToReplace(std::move(to_replace), reason);
   if (samples.empty() && skipped) std::rethrow_exception(skipped);
   return samples;
 }
@@ -93,9 +103,9 @@ std::vector<S> make_samples(std::size_t count, const Make& make) {
 template <typename S, typename B>
 B DatasetOf<S, B>::get_batch(std::span<const std::int64_t> indices, const SampleContext& context) const {
   if constexpr (std::is_same_v<B, BatchOf<S>>) {
-    return collate(
-        make_samples<S>(indices.size(), [&](std::size_t i) { return make_sample(*this, indices[i], context.only(i)); }),
-        context);
+    return collate(make_samples<S>(indices, context,
+                                   [&](std::size_t i) { return make_sample(*this, indices[i], context.only(i)); }),
+                   context);
   } else {
     throw_no_get_batch();
   }

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "lockstep/base/status.h"
 
@@ -43,6 +44,18 @@ class SampleError : public DataError {
 class SkippedSample : public SampleError {
  public:
   using SampleError::SampleError;
+};
+
+// The dataset makes no batch without these samples (OnCorrupt::kReplace). A loader makes the batch again, with the next
+// good sample of the loader's own dataset in place of each. index() is the first of the indices, which are not empty.
+class SamplesToReplace : public SkippedSample {
+ public:
+  SamplesToReplace(std::vector<std::int64_t> indices, const std::string& reason)
+      : SkippedSample(indices.front(), reason), indices_(std::move(indices)) {}
+  const std::vector<std::int64_t>& indices() const noexcept { return indices_; }
+
+ private:
+  std::vector<std::int64_t> indices_;
 };
 
 }  // namespace lockstep::data

@@ -3,8 +3,10 @@
 
 #include <torch/torch.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace lockstep::data {
 
@@ -27,7 +29,13 @@ struct SampleContext {
   std::span<const std::int64_t> keys = {};
   // Null: LibTorch's allocator.
   BatchMemory* memory = nullptr;
+  // Not null: a get_batch that leaves out samples (SkippedSample) and makes the batch of the others adds the positions
+  // in the call of the samples that it leaves out, in ascending order.
+  std::vector<std::size_t>* left_out = nullptr;
 
+  void note_left_out(std::size_t position) const {
+    if (left_out != nullptr) left_out->push_back(position);
+  }
   // The key of the sample at `position` of the call, whose index is `index`.
   std::int64_t key(std::size_t position, std::int64_t index) const { return keys.empty() ? index : keys[position]; }
   // The context for a call with only that sample.

@@ -18,8 +18,10 @@ namespace lockstep::data {
 // indexed.
 enum class OnCorrupt {
   kRaise,  // SampleError with the path
-  // The next good sample takes its place, the same on all ranks and in every run: batches keep their size and ranks
-  // stay in step.
+  // A loader takes the next good sample of the loader's dataset in its place (of a Subset the next of the subset; with
+  // a sampler the next that the epoch has), the same on all ranks and in every run: batches keep their size and ranks
+  // stay in step. Without a loader get and get_batch throw SamplesToReplace, because a picture of a view's dataset need
+  // not be in the view.
   kReplace,
   // It is left out of its batch, which becomes smaller. Where nothing would be left of a batch, get_batch throws
   // SkippedSample. A loader then takes the next good sample after the first one, so that ranks still make the same
@@ -73,7 +75,7 @@ class ImageDataset : public Dataset {
   class CorruptLog;
   struct Batch;
   Status add_sample(std::int64_t source, std::int64_t key, const SampleContext& context, Batch& batch) const;
-  void add_or_replace(std::int64_t index, std::int64_t key, const SampleContext& context, Batch& batch) const;
+  Status add_or_log(std::int64_t index, std::int64_t key, const SampleContext& context, Batch& batch) const;
 
   Compose transform_;
   ImageOptions options_;

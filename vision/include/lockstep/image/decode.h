@@ -27,7 +27,8 @@ std::optional<ImageFormat> image_format(std::span<const std::uint8_t> bytes);
 
 struct DecodeOptions {
   // Pictures with more pixels are refused before memory is allocated for them (kCorrupt): a file of a few kilobytes can
-  // claim any size. The default is PIL's limit for errors. A pixel takes 4 bytes of memory.
+  // claim any size. The default is PIL's limit for errors. A pixel takes 4 bytes of memory. Sides of more than 2^28
+  // pixels are refused with any limit.
   std::int64_t max_pixels = 178'956'970;
 
   // Turns the picture as the EXIF or XMP tag of the camera says (JPEG, PNG, WebP), as PIL's exif_transpose does. Off by
@@ -47,8 +48,8 @@ Result<Image> decode_image(std::span<const std::uint8_t> bytes, const DecodeOpti
 // empty file is kCorrupt.
 Result<Image> decode_image(const std::filesystem::path& path, const DecodeOptions& options = {});
 
-// Width and height from the header: those of decode_image without apply_orientation. Sides are positive (otherwise
-// kCorrupt). There is no limit of pixels.
+// Width and height from the header: those of decode_image without apply_orientation. Sides are 1 to 2^28
+// (otherwise kCorrupt). There is no limit of pixels.
 Result<ImageSize> image_size(std::span<const std::uint8_t> bytes);
 // Reads only the beginning of the file if that is enough.
 Result<ImageSize> image_size(const std::filesystem::path& path);
