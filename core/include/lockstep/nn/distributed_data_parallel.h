@@ -11,16 +11,18 @@
 // `ddp->` reaches every method of the module: any of them can be the training step. Semantics are those of
 // torch.nn.parallel.DistributedDataParallel, with these differences:
 //   - A pass may leave parameters unused in every mode (PyTorch: an error unless find_unused_parameters is set). If
-//     some rank used a parameter, the other ranks count as zero. If no rank did, its gradient keeps its value.
-//   - Every backward pass synchronises, even if several follow one forward pass, unless it and its forward pass are
-//     inside a guard of no_sync (PyTorch: unless the forward pass is).
+//     some rank used a parameter, the other ranks count as zero. If no rank used a parameter, its gradient keeps its
+//     value.
+//   - Every backward pass synchronises, even if several follow one forward pass. The exception is a backward pass that
+//     is, with its forward pass, inside a guard of no_sync (PyTorch: the forward pass alone decides).
 //   - Activation checkpointing by backward passes inside the backward pass works in every mode, also of the whole
-//     model, and where segments share a parameter (PyTorch: only with static_graph). All of it is one pass.
+//     model, and where segments share a parameter (PyTorch: only with static_graph). The outermost backward pass and
+//     all passes inside it are one pass.
 //   - Buffers are sent from rank 0 during the backward pass instead of before the next forward pass: after a training
 //     step they are equal on all ranks.
 //   - No prefix is added to parameter names.
-//   - A wrapper talks in a group of its own beside that of the options. So its collectives never meet the program's, or
-//     those of another wrapper. Wrappers of the same ranks may share parameters, in every mode.
+//   - A wrapper talks in a group of its own beside the group of the options. So a wrapper's collectives never meet
+//     collectives of the program or of another wrapper. Wrappers of the same ranks may share parameters, in every mode.
 //
 // Parameters and buffers must keep their shapes: resizing one is an error that names it. Replaced, added, frozen or
 // converted parameters and added or converted buffers take effect in the next pass; do this on all ranks. While all
@@ -31,11 +33,11 @@
 // that is destroyed after an exception drops the gradients that were still being reduced.
 //
 // Memory: gradients live in shared buckets (gradient_as_bucket_view) instead of tensors of their own, so a rank holds
-// them once. A reference to a gradient that you keep over a step sees the next step's values.
+// each gradient once. A reference to a gradient that you keep over a step sees the next step's values.
 //
-// Threads: as for the module; one forward and backward pass at a time. Errors are thrown by the call that notices them:
-// the constructor (models differ: it names the parameter and the ranks) or backward() (a rank died or did not come in
-// time).
+// Threads: as for the module; one forward and backward pass at a time. The call that notices an error throws it: the
+// constructor where models differ (the error names the parameter and the ranks), backward() where a rank died or did
+// not come in time.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -60,8 +62,8 @@ class DistributedDataParallel {
 
   // Collective over the group; blocks until every rank is there. Compares all parameters (names, shapes, dtypes),
   // buffers, options, synchronised layers and the types of modules across ranks, then sends rank 0's values to all.
-  // What one rank alone gets wrong (device_ids, an option, nothing to train) is an error on every rank: the others'
-  // names that rank and why.
+  // What one rank alone gets wrong (device_ids, an option, nothing to train) is an error on every rank. On the other
+  // ranks the error names the rank that is wrong, and why.
   explicit DistributedDataParallel(Net net, const DistributedDataParallelOptions& options = {})
       : net_(std::move(net)), module_(nn_detail::pointer_to(net_)), replica_(module_, options) {}
   // Not copyable or movable: hooks and guards refer to it. Use a std::optional or std::unique_ptr to pass it on.
@@ -69,10 +71,11 @@ class DistributedDataParallel {
   DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
 
   // The module's own forward, with any arguments and result. With `device_ids`, tensors in the arguments are moved to
-  // that device first, nested ones too (lockstep/nn/scatter.h). Values of kinds that are not in that list are passed on
-  // as they are, and so is an argument that cannot be copied: if it has a tensor elsewhere, that is a c10::ValueError.
-  // `ddp->forward(x)` calls the module directly, and moves nothing. The result is a value, also where the module
-  // returns a reference: that may refer to an argument, and the moved arguments live no longer than this call.
+  // that device first, nested tensors too (lockstep/nn/scatter.h lists the kinds of values). Values of other kinds are
+  // passed on as they are, and so is an argument that cannot be copied. An argument that cannot be copied and has a
+  // tensor on another device is a c10::ValueError. `ddp->forward(x)` calls the module directly, and moves nothing. The
+  // result is a value, also where the module returns a reference: the reference may refer to a moved argument, which
+  // lives no longer than this call.
   template <typename... Args>
   auto forward(Args&&... args) {
     replica_.before_forward();
@@ -100,8 +103,8 @@ class DistributedDataParallel {
     const Replica::Call call_;
     Module* const module_;
   };
-  // Any method of the module can be the training step: `ddp->training_step(batch)`. A call that is none, such as
-  // `ddp->train()`, does no harm.
+  // Any method of the module can be the training step: `ddp->training_step(batch)`. A call that is no training step,
+  // such as `ddp->train()`, does no harm.
   Method operator->() {
     replica_.before_method();
     return Method(replica_, module_.get());
@@ -114,15 +117,17 @@ class DistributedDataParallel {
   std::vector<torch::Tensor> parameters() const { return replica_.parameters(); }
 
   // While the guard lives, gradients add up on this rank without communication, whether the passes go through the
-  // wrapper or through module(). The first pass after it sends the sum. Both the forward and the backward pass must be
-  // inside the guard: in doubt a pass sends. `enable` off: a guard of nothing, for the last micro-batch of a loop:
+  // wrapper or through module(). The first pass after the guard sends the sum. Both the forward and the backward pass
+  // must be inside the guard: in doubt a pass sends. `enable` off: the guard does nothing, for the last micro-batch of
+  // a loop:
   //   const auto guard = ddp.no_sync(part + 1 < parts);
   NoSyncGuard no_sync(bool enable = true) { return replica_.no_sync(enable); }
 
   // Runs `loop` on ranks that may have different numbers of inputs. A rank that has finished takes part with zeros
-  // until all have finished, then gets the final parameters and buffers of the last one. Its gradients afterwards are
-  // those of the others' last pass. Collective: if the loop throws, it must throw on all ranks. An optimizer whose step
-  // is collective needs the option after_shadow_pass. See JoinOptions (lockstep/nn/join.h).
+  // until all ranks have finished. Then all ranks get the parameters and buffers of the highest rank that trained to
+  // the end. A rank that finished early is left with the gradients of the other ranks' last pass. Collective: if the
+  // loop throws, it must throw on all ranks. An optimizer whose step is collective needs the option after_shadow_pass.
+  // See JoinOptions (lockstep/nn/join.h).
   template <typename Loop>
   void join(Loop&& loop, const JoinOptions& options = {}) {
     replica_.begin_join(options);
@@ -135,8 +140,8 @@ class DistributedDataParallel {
     replica_.finish_join();
   }
 
-  // Call it with the same hook on every rank, between passes. The next pass compares them: different hooks, or hooks
-  // with different options, are an error on every rank.
+  // Call it with the same hook on every rank, between passes. The next pass compares the ranks' hooks: different hooks,
+  // or hooks with different options, are an error on every rank.
   void register_comm_hook(std::shared_ptr<CommHook> hook) { replica_.register_comm_hook(std::move(hook)); }
 
   // Null: the world.

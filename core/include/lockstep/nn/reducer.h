@@ -3,14 +3,17 @@
 // Most programs use it through DistributedDataParallel. Training loops without a torch::nn::Module use it directly.
 //
 // Gradients are in buckets: flat buffers in memory that the ranks share. If a gradient's allocation can be predicted,
-// autograd computes it straight in its bucket (see docs/architecture.md, "Gradients"). Otherwise it is copied there
-// once, while still in cache. `parameter.grad()` is a view of the bucket. The all-reduce of a bucket starts once all
-// its gradients are there, while the backward pass goes on. When the backward pass ends, all of them are done and each
-// gradient is the mean.
+// autograd computes the gradient straight in its bucket (see docs/architecture.md, "Gradients"). Otherwise the gradient
+// is copied there once, while still in cache. `parameter.grad()` is a view of the bucket. The all-reduce of a bucket
+// starts once all its gradients are there, while the backward pass goes on. When backward() returns, all buckets are
+// reduced and each gradient is the mean.
 //
 // The first pass records in which order gradients become ready; the buckets are built at its end, in rank 0's order.
-// Where some ranks have no gradient for a parameter, it counts as zero there. If no rank has one, its gradient keeps
-// its value.
+// A rank that has no gradient of a parameter counts as zero. If no rank has a gradient of a parameter,
+// `parameter.grad()` keeps its value.
+//
+// Threads: one forward and backward pass at a time. Autograd may run the backward pass in threads of its own. The
+// statistics (from bucket_bytes() on) may be asked for in any thread, also in a communication hook.
 #pragma once
 
 #include <torch/types.h>
@@ -34,7 +37,8 @@ struct NamedParameter {
 };
 
 struct ReducerOptions {
-  // A bucket is closed once it has reached this size, MiB. Larger ones need fewer calls, smaller ones start earlier.
+  // A bucket is closed once it has reached this size, MiB. Larger buckets need fewer calls, smaller buckets start
+  // earlier.
   double bucket_cap_mb = 25;
   // The same for the first bucket to be ready: smaller, so that communication starts early.
   double first_bucket_mb = 1;
@@ -48,10 +52,10 @@ struct ReducerOptions {
 
 class Reducer {
  public:
-  // Collective: makes a group of its own beside `group`, in which it talks. All ranks pass the same parameters in the
-  // same order (DistributedDataParallel checks that). Parameters that require no gradient are ignored. Rank 0 sends
-  // `buffers` to all ranks in every pass that synchronises; they may be empty. Sizes, dtypes and devices of all of them
-  // must not change: a backward pass that finds others throws and names the change.
+  // Collective: makes a group of its own beside `group`, and talks in that group. All ranks pass the same parameters in
+  // the same order (DistributedDataParallel checks that). Parameters that require no gradient are ignored. Rank 0 sends
+  // `buffers` to all ranks in every pass that sends; `buffers` may be empty. The sizes, dtypes and devices of
+  // parameters and buffers must not change: a backward pass that finds a change throws and names it.
   Reducer(std::vector<NamedParameter> parameters, std::vector<NamedParameter> buffers, ProcessGroup group,
           const ReducerOptions& options);
   ~Reducer();
@@ -62,42 +66,44 @@ class Reducer {
   void check_sizes() const;
   // Call this before each forward pass.
   void before_forward();
-  // `synchronises` says whether passes that begin now send anything. It is called before each forward pass, and in the
-  // thread of the backward pass when that begins. A pass sends nothing if the answer is no at both times. Null: all
-  // passes send. The same answers on every rank.
+  // `synchronises` says whether passes that begin now send anything. The reducer calls it before each forward pass, and
+  // at the start of each backward pass in the thread of that pass. A pass sends nothing if the answer is no at both
+  // times. Null: all passes send. Every rank must give the same answers.
   void set_synchronises(std::function<bool()> synchronises);
-  // Call this before `synchronises` begins to answer no. If no graph of the last forward pass is left, that pass has
-  // no backward pass any more, and does not make the next one send.
+  // Call this before `synchronises` begins to answer no. If no graph of the last forward pass is left, no backward pass
+  // of it can come any more. Then that forward pass does not make the next backward pass send.
   void forget_lost_forward();
-  // Call this after a forward pass that a backward pass should follow. If none follows on this rank, and one does on
-  // others, the next pass throws on all ranks.
+  // Call this after a forward pass that a backward pass should follow. If the backward pass follows on other ranks and
+  // not on this one, the next pass throws on all ranks.
   void after_forward();
   // Ends a pass that an exception has interrupted, before other collectives of its group follow.
   void settle();
-  // The forward passes so far, of all reducers of this process, count no longer as such that a backward pass should
-  // follow. On all ranks.
+  // Takes back after_forward() for all forward passes so far, of all reducers of this process. Call it on all ranks.
   static void forget_forward();
   // The name of a parameter that another reducer of this process reduces too; empty: there is none.
   std::string shared_parameter() const;
   // Whether the caller is inside the backward pass of the last forward pass: activation checkpointing calls the model
-  // there again. before_forward() does nothing then.
+  // there again. In that case before_forward() does nothing.
   bool is_recomputing() const;
-  // Whether the last backward pass was only a part of the one that belongs to the last forward pass, so that another
-  // part may follow. This is so where LibTorch runs backward passes inside a backward pass in other threads: more than
-  // 60 of them inside one another, or segments on several devices.
+  // Whether only a part of the last forward pass's backward pass is over, so that another part may follow. LibTorch
+  // runs some backward passes inside a backward pass in other threads, where each ends as a part: passes more than 60
+  // deep inside one another, and segments on several devices.
   bool continues_pass() const;
   // Replaces the default all-reduce; null restores it. The next pass compares the hooks of all ranks and throws on all
   // of them if they differ.
   void set_comm_hook(std::shared_ptr<CommHook> hook);
-  // For a rank without more inputs: takes part in a pass of other ranks with zeros. Clear the gradients before it:
-  // those that are undefined become the mean where another rank has one, others may be of any pass.
+  // For a rank without more inputs: takes part in a pass of other ranks with zeros. Collective with their pass. Clear
+  // the gradients before the call: an undefined gradient becomes the mean if another rank has that gradient, a defined
+  // gradient may hold values of any pass.
   void shadow_pass();
   // The rank whose buffers all ranks get.
   void set_buffer_source(int rank);
-  // Gradients become their mean over ranks times this, from the next pass on. 1 at first. The same on every rank.
+  // From the next pass on, gradients become their mean over ranks times `scale`, which must be the same on every rank.
+  // 1 at first.
   void set_gradient_scale(double scale);
-  // Called at the start of every pass that synchronises, in the thread of the backward pass, before its first
-  // collective. It must not call this reducer, except continues_pass, set_buffer_source and set_gradient_scale.
+  // `callback` runs at the start of every pass that sends, in the thread of the backward pass, before its first
+  // collective. It must not call this reducer, except continues_pass, set_buffer_source, set_gradient_scale and the
+  // statistics below.
   void set_before_pass(std::function<void()> callback);
 
   // Bytes of the buckets of this rank.
@@ -109,8 +115,8 @@ class Reducer {
   };
   PlacementStats placement() const;
   // Bytes of gradients that this rank has given to collectives: the buckets, or what the hook made of them, and sparse
-  // gradients. How often they cross the memory or the network is up to the backend. Not counted: buffers, and one
-  // number per parameter that tells which of them had a gradient.
+  // gradients. How often these bytes cross the memory or the network is up to the backend. Not counted: buffers, and
+  // the numbers by which the ranks tell one another which parameters had a gradient.
   struct SentBytes {
     std::size_t last_pass;
     std::size_t total;
@@ -121,19 +127,19 @@ class Reducer {
     // In the last pass, from the start of the first collective to the end of the last one. In PyTorch's logging data of
     // DDP this is backward_comm_time, in nanoseconds.
     double backward_comm_time = 0;
-    // The part of it in which the pass could do nothing else: starting collectives, communication hooks, and waiting
-    // for what was not done when the last gradient was there, slower ranks included. The rest has overlapped with the
-    // computation of gradients.
+    // The part of backward_comm_time in which the pass could do nothing else: starting collectives, communication
+    // hooks, and waiting for collectives that were not done when the last gradient was there. Waiting for slower ranks
+    // is part of it. The rest of backward_comm_time has overlapped with the computation of gradients.
     double exposed_comm_time = 0;
     // exposed_comm_time of all passes.
     double total_exposed = 0;
   };
-  // Costs two readings of the clock for each bucket. Empty for parameters on a GPU or another device: there the process
-  // does not wait for collectives. Zeros on one rank, which has none.
+  // Empty for parameters on a GPU or another device, where the process does not wait for collectives. Zeros in a group
+  // of one rank, which has no collectives. Measuring costs two readings of the clock for each bucket.
   std::optional<CommTime> comm_time() const;
 
  private:
-  class Impl;
+  struct Impl;
   std::shared_ptr<Impl> impl_;
 };
 

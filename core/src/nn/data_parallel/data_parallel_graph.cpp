@@ -128,7 +128,7 @@ struct PassNode : torch::autograd::Function<PassNode> {
 };
 
 // What one backward pass computes: gradients of these leaves from those of these roots.
-struct BackwardPass {
+struct GraphBackward {
   PassGraph& graph;
   std::vector<std::size_t> leaves;
   std::vector<std::size_t> roots;
@@ -141,7 +141,7 @@ struct BackwardPass {
   void run(std::size_t replica);
 };
 
-void BackwardPass::run(std::size_t replica) {
+void GraphBackward::run(std::size_t replica) {
   ReplicaGraph& own = graph.replicas[replica];
   variable_list from, by, to;
   std::vector<std::size_t> wanted;
@@ -179,7 +179,7 @@ std::optional<std::size_t> replica_of_this_thread(const PassGraph& graph, const 
 
 // Makes the gradients differentiable (create_graph). The gradients that were just computed become the roots of a new
 // PassGraph. Its leaves are the leaves of this pass and the gradients that this pass was given.
-variable_list connect_gradients(const BackwardPass& pass) {
+variable_list connect_gradients(const GraphBackward& pass) {
   const PassGraph& before = pass.graph;
   auto graph = c10::make_intrusive<PassGraph>();
   graph->threads = before.threads;
@@ -221,7 +221,7 @@ variable_list PassNode::backward(AutogradContext* context, variable_list gradien
   const bool create_graph = torch::GradMode::is_enabled();
   const bool keep_graph = torch::autograd::get_current_graph_task_keep_graph() || create_graph;
   graph->shared = graph->shared || create_graph;
-  BackwardPass pass{*graph, {}, {}, {}, keep_graph || graph->shared, create_graph, {}, {}};
+  GraphBackward pass{*graph, {}, {}, {}, keep_graph || graph->shared, create_graph, {}, {}};
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     if (!gradients[i].defined()) continue;
     pass.roots.push_back(graph->connected[i]);

@@ -101,7 +101,7 @@ std::int64_t version_of(const torch::Tensor& tensor) {
   return tensor.is_inference() ? 0 : tensor._version();
 }
 
-bool same_memory(const torch::Tensor& a, const torch::Tensor& b) {
+bool same_elements(const torch::Tensor& a, const torch::Tensor& b) {
   return a.const_data_ptr() == b.const_data_ptr() && a.scalar_type() == b.scalar_type() && a.device() == b.device() &&
          a.sizes() == b.sizes() && a.strides() == b.strides();
 }
@@ -233,11 +233,11 @@ void ReplicaModules::take_over_buffers(std::size_t replica) {
     const std::int64_t version = version_of(buffers_[i]);
     const bool changed = std::exchange(versions[i], version) != version;
     if (replica == 0) {
-      if (!same_memory(own, original)) alias(own, original, buffers_[i]);
+      if (!same_elements(own, original)) alias(own, original, buffers_[i]);
       continue;
     }
     if (own.sizes() != original.sizes() || own.scalar_type() != original.scalar_type() ||
-        own.device() != devices_[replica] || same_memory(own, original)) {
+        own.device() != devices_[replica] || same_elements(own, original)) {
       own.set_data(original.to(devices_[replica], /*non_blocking=*/false, /*copy=*/true));
     } else {
       own.variable_data().copy_(original);
@@ -254,7 +254,7 @@ void ReplicaModules::take_over_parameters(std::size_t replica) {
     const torch::Tensor original = parameters_[i].detach();
     // On another device to() allocates new memory in each pass, so graphs of earlier passes keep their old values.
     const torch::Tensor value = original.to(devices_[replica], /*non_blocking=*/true);
-    if (!same_memory(own, value)) alias(own, value, parameters_[i]);
+    if (!same_elements(own, value)) alias(own, value, parameters_[i]);
   }
 }
 

@@ -1,0 +1,65 @@
+#include "program_passes.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace lockstep::nn_detail {
+namespace {
+
+std::atomic<std::uint64_t>& forget_count() {
+  static std::atomic<std::uint64_t> count{0};
+  return count;
+}
+
+}  // namespace
+
+void ProgramPasses::forget_all() {
+  ++forget_count();
+}
+
+void ProgramPasses::forget_where_told() {
+  const std::uint64_t now = forget_count();
+  if (std::exchange(forgotten_, now) == now) return;
+  expects_backward_ = false;
+  forwards_ = dropped_ = 0;
+}
+
+void ProgramPasses::leave_last_forward(const ReducedParameters& parameters) {
+  if (is_interrupted()) expects_backward_ = false;
+  forget_where_told();
+  const bool expected = std::exchange(expects_backward_, false) && forward_ != Forward::kOver;
+  if (expected && !parameters.have_graph()) ++dropped_;
+  backward_began_ = false;
+}
+
+void ProgramPasses::begin_forward(bool sends, bool with_graph) {
+  forward_ = Forward::kAwaited;
+  forward_sends_ = sends;
+  depth_ = backward_depth();
+  called_ = called_ || with_graph;
+  forwards_ += sends && with_graph ? 1 : 0;
+}
+
+void ProgramPasses::begin_backward(const std::shared_ptr<const EndOfBackward>& end) {
+  end_ = end;
+  backward_began_ = true;
+}
+
+void ProgramPasses::end_backward(bool in_part) {
+  end_.reset();
+  forward_ = in_part ? Forward::kOverInPart : Forward::kOver;
+  forward_sends_ = forward_sends_ && in_part;
+  called_ = backward_began_ = false;
+}
+
+ProgramPasses::Dropped ProgramPasses::dropped() {
+  forget_where_told();
+  return {dropped_, std::max(dropped_, std::max<std::size_t>(forwards_, 1) - 1)};
+}
+
+std::size_t ProgramPasses::take_dropped() {
+  forwards_ = 0;
+  return std::exchange(dropped_, 0);
+}
+
+}  // namespace lockstep::nn_detail
