@@ -223,3 +223,6 @@ void restore_optimizer(const TensorFile& file, optim::Optimizer& optimizer) {
 }
 
 }  // namespace lockstep::checkpoint
+  const auto of_optimizer = [](const auto& entry) { return entry.first.starts_with("optimizer."); };
+  std::erase_if(with_optimizer.tensors, of_optimizer);
+  std::erase_if(with_optimizer.metadata, of_optimizer);

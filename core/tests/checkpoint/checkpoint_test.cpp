@@ -318,6 +318,49 @@ TEST(Checkpoint, ValuesComeBackExactly) {
   expect_error(ErrorCode::kCorrupt, {}, [&] { loaded.get_int("text"); });
   expect_error(ErrorCode::kNotFound, {}, [&] { loaded.restore_generator(); });
 }
+// Also in a checkpoint that was loaded, which has those of another program.
+TEST(Checkpoint, WhatIsAddedAgainLeavesNothingOfWhatWasThere) {
+  const test::ScratchFolder folder;
+  const auto reloaded = [&](const Checkpoint& state) {
+    state.save(folder.path() / "a");
+    return Checkpoint::load(folder.path() / "a");
+  };
+  Net net;
+  optim::Adam adam(net->parameters());
+  train(net, adam, 0, 1);
+  Checkpoint state;
+  state.add_model(*net);
+  state.add_optimizer(adam);
+  struct OwnScheduler {
+    c10::IValue state_dict() const { return 7; }
+    void load_state_dict(const c10::IValue& saved) { EXPECT_EQ(saved.toInt(), 7); }
+  } own;
+  state.add_scheduler(own);
+  adam.state().clear();
+  state.add_optimizer(adam);
+  optim::Adam resumed(net->parameters());
+  train(net, resumed, 0, 1);
+  state = reloaded(state);
+  state.restore_optimizer(resumed);
+  EXPECT_TRUE(resumed.state().empty());
+
+  train(net, adam, 0, 1);
+  state.add_optimizer(adam);
+  state = reloaded(state);
+  const torch::nn::Linear small(2, 2);
+  optim::SGD sgd(small->parameters(), optim::SGDOptions(0.1).momentum(0.9));
+  optim::StepLR schedule(sgd, 2);
+  state.add_model(*small);
+  state.add_optimizer(sgd);
+  state.add_scheduler(schedule);
+  state = reloaded(state);
+  torch::nn::Linear other(2, 2);
+  state.restore_model(*other);
+  state.restore_optimizer(sgd);
+  EXPECT_TRUE(sgd.state().empty());
+  EXPECT_FALSE(read_tensor_file(folder.path() / "a").metadata.contains("scheduler.state"));
+}
+
 
 TEST(Checkpoint, InvalidGeneratorStateIsAnError) {
   const test::ScratchFolder folder;
