@@ -149,7 +149,9 @@ class ValueBuilder {
   }
 
   c10::IValue key(PickleId id) {
-    c10::IValue made = graph_.at(id).kind < PickleKind::kList ? scalar(id) : c10::IValue();
+    const PickleKind kind = graph_.at(id).kind;
+    // Not bytes and dtypes, which would become the same keys as texts.
+    c10::IValue made = kind < PickleKind::kBytes ? scalar(id) : c10::IValue();
     if (made.isString() || made.isInt() || made.isDouble() || made.isBool()) return made;
     refuse_object("a dict with a key that is neither text nor a number");
   }

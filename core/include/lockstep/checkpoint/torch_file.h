@@ -3,7 +3,8 @@
 //
 // A file's value is LibTorch's own type for Python's values, c10::IValue:
 //
-//   - dict, OrderedDict and Counter are a GenericDict in the same order. Keys are text or numbers
+//   - dict, OrderedDict and Counter are a GenericDict in the same order. Keys are text or numbers;
+//     a dict with other keys, such as bytes, is foreign
 //   - list and set are a list; tuple and torch.Size are a Tuple
 //   - Tensor and Parameter are a Tensor. Attributes of a Parameter are dropped
 //   - int is an Int of 64 bits, from 2^63 on a UInt; float, complex, bool, str and None are what they are there
