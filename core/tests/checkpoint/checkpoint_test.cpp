@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "lockstep/checkpoint/state_dict.h"
+#include "lockstep/checkpoint/torch_file.h"
 #include "support/expect_error.h"
 #include "support/scratch_folder.h"
 
@@ -234,6 +235,67 @@ TEST(Checkpoint, AnOptimizersStateHasTheOrderOfMemoryOfItsParameter) {
   state.restore_optimizer(other);
   EXPECT_EQ(average(other, resumed).strides(), resumed.strides());
   EXPECT_TRUE(average(other, resumed).equal(average(adam, trained)));
+}
+
+// SGD's buffer is a copy of the first gradient, with its order of memory. In 16 bits LibTorch's kernels round otherwise
+// for operands of different orders.
+TEST(Checkpoint, ABufferOfSGDKeepsTheOrderOfMemoryOfTheGradient) {
+  const test::ScratchFolder folder;
+  for (const bool parameter_last : {false, true}) {
+    const auto ordered = [](const torch::Tensor& values, bool last) {
+      return values.contiguous(last ? torch::MemoryFormat::ChannelsLast : torch::MemoryFormat::Contiguous);
+    };
+    const auto make = [&] {
+      torch::manual_seed(1);
+      return ordered(torch::randn({4, 3, 5, 5}, torch::kBFloat16), parameter_last).requires_grad_();
+    };
+    const auto step = [&](optim::SGD& sgd, const torch::Tensor& parameter, int seed) {
+      torch::manual_seed(static_cast<std::uint64_t>(seed));
+      parameter.mutable_grad() = ordered(torch::randn({4, 3, 5, 5}, torch::kBFloat16), !parameter_last);
+      sgd.step();
+    };
+    const auto options = optim::SGDOptions(0.1).momentum(0.9);
+    const torch::Tensor trained = make();
+    optim::SGD sgd({trained}, options);
+    step(sgd, trained, 2);
+    Checkpoint state;
+    state.add_optimizer(sgd);
+    state.save(folder.path() / "a");
+    write_torch_file(folder.path() / "a.pt", state_dict(sgd));
+    const torch::Tensor from_checkpoint = make();
+    optim::SGD first({from_checkpoint}, options);
+    Checkpoint::load(folder.path() / "a").restore_optimizer(first);
+    const torch::Tensor from_dict = make();
+    optim::SGD second({from_dict}, options);
+    load_state_dict(second, read_torch_file(folder.path() / "a.pt"));
+    const auto buffer = [](optim::SGD& of, const torch::Tensor& parameter) {
+      return static_cast<optim::SGDParamState&>(*of.state().at(parameter.unsafeGetTensorImpl())).momentum_buffer();
+    };
+    for (auto& [resumed, parameter] : {std::pair(&first, from_checkpoint), std::pair(&second, from_dict)}) {
+      EXPECT_EQ(buffer(*resumed, parameter).strides(), buffer(sgd, trained).strides()) << parameter_last;
+      EXPECT_TRUE(buffer(*resumed, parameter).equal(buffer(sgd, trained))) << parameter_last;
+    }
+  }
+}
+
+TEST(Checkpoint, ImpossibleOrdersOfMemoryAreErrors) {
+  const test::ScratchFolder folder;
+  const torch::Tensor parameter = torch::ones({2, 2, 2}, torch::requires_grad());
+  optim::SGD sgd({parameter}, optim::SGDOptions(0.1).momentum(0.9));
+  parameter.mutable_grad() = torch::ones({2, 2, 2}).permute({2, 0, 1});
+  sgd.step();
+  Checkpoint state;
+  state.add_optimizer(sgd);
+  state.save(folder.path() / "a");
+  TensorFile file = read_tensor_file(folder.path() / "a");
+  const std::string key = "optimizer.param.0.momentum_buffer.strides";
+  EXPECT_EQ(file.metadata.at(key), "1,4,2");
+  for (const char* strides :
+       {"", "1", "1,2", "1,1,5", "-1,2,4", "4,2,9223372036854775807", "4,2,x", "4,2,1,", "8,2,1"}) {
+    file.metadata[key] = strides;
+    write_tensor_file(folder.path() / "a", file);
+    expect_error(ErrorCode::kCorrupt, {key}, [&] { Checkpoint::load(folder.path() / "a").restore_optimizer(sgd); });
+  }
 }
 
 TEST(Checkpoint, AnotherOptimizerIsRefusedAndLeftAlone) {

@@ -218,6 +218,48 @@ TEST_F(CheckpointTools, ConvertAnOptimizerOfANamedKind) {
 }
 
 // Python's load_state_dict() takes any dict, so other keys would do nothing there, and say nothing.
+// Python's options, for which LibTorch has no place, and their types.
+TEST_F(CheckpointTools, ConvertedOptimizersKeepTheOptionsOfPython) {
+  Dict run = run_.dict();
+  const Dict optimizer = run.at("optimizer").toGenericDict();
+  Dict group = optimizer.at("param_groups").toListRef()[0].toGenericDict();
+  c10::impl::GenericList names(c10::AnyType::get());
+  names.push_back("weight");
+  names.push_back("bias");
+  const std::vector<std::pair<std::string, c10::IValue>> options{
+      {"name", "backbone"}, {"param_names", names}, {"lr", 1},      {"foreach", true},
+      {"fused", false},     {"capturable", true},   {"scale", 0.5}, {"note", c10::IValue()}};
+  for (const auto& [name, value] : options) group.insert_or_assign(name, value);
+  Dict state = optimizer.at("state").toGenericDict().at(0).toGenericDict();
+  state.insert_or_assign("step", 3);
+  state.insert("note", c10::IValue());
+  write_torch_file(path("own.pt"), run);
+  test::expect_error<CheckpointError>(ErrorCode::kUnsupported, {"scale", "--optimizer"},
+                                      [&] { convert(path("own.pt"), path("own.ckpt"), {}); });
+  EXPECT_EQ(convert(path("own.pt"), path("own.ckpt"), {.optimizer = "AdamW"}), Lines());
+  EXPECT_EQ(convert(path("own.ckpt"), path("back.pt"), {}), Lines());
+  EXPECT_EQ(diff_of("own.pt", "back.pt", {.first_entry = "optimizer", .second_entry = "optimizer"}), Lines());
+  Trained other;
+  Checkpoint::load(path("own.ckpt")).restore_optimizer(other.optimizer);
+  EXPECT_EQ(other.optimizer.param_groups()[0].options().get_lr(), 1.0);
+  Checkpoint again = Checkpoint::load(path("own.ckpt"));
+  again.add_optimizer(other.optimizer);  // what C++ saves then has its own options alone
+  again.save(path("own.ckpt"));
+  convert(path("own.ckpt"), path("back.pt"), {});
+  const auto back = read_torch_file(path("back.pt")).toGenericDict().at("optimizer").toGenericDict();
+  EXPECT_FALSE(back.at("param_groups").toListRef()[0].toGenericDict().contains("name"));
+
+  // What has no place is named.
+  optimizer.insert("hyper", 1);
+  group.insert_or_assign("lr", torch::tensor(0.5));
+  state.insert_or_assign("step", torch::tensor(3.0, torch::kDouble));
+  write_torch_file(path("own.pt"), run);
+  const Lines lines = convert(path("own.pt"), path("own.ckpt"), {.optimizer = "AdamW"});
+  EXPECT_EQ(lines, (Lines{R"(left out: ["optimizer"]["hyper"]: optimizers have "state" and "param_groups" alone)",
+                          R"(changed: ["optimizer"]["param_groups"][0]["lr"]: a tensor became a number)",
+                          R"(changed: ["optimizer"]["state"][0]["step"]: it becomes a tensor of float32)"}));
+}
+
 TEST_F(CheckpointTools, SchedulersHaveThePythonKeys) {
   const auto converted = [&](const auto& scheduler) {
     Checkpoint state;
