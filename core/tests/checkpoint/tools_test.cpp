@@ -342,6 +342,39 @@ TEST_F(CheckpointTools, CompareValuesThatAreNoNumbers) {
   const Verified verified = verify(path("a.pt"), {.finite = true});
   EXPECT_FALSE(verified.good);
   EXPECT_NE(joined(verified.lines).find("[\"t\"]: 3 values are not finite"), std::string::npos)
+TEST_F(CheckpointTools, CompareNumbersExactlyAndWithTheirTypes) {
+  constexpr std::int64_t kOdd = 9007199254740993;  // no double
+  const auto put = [&](const std::string& name, const c10::IValue& value, const torch::Tensor& tensor) {
+    Dict run = make_dict();
+    run.insert("n", value);
+    run.insert("t", tensor);
+    write_torch_file(path(name), run);
+  };
+  const auto tensor_of = [](std::int64_t value) { return torch::full({2}, value, torch::kInt64); };
+  put("odd", kOdd, tensor_of(kOdd));
+  put("even", 9007199254740992.0, tensor_of(kOdd - 1).to(torch::kDouble));
+  EXPECT_EQ(joined(diff_of("odd", "even")),
+            "[\"n\"]: an int and a float: 9007199254740993 and 9007199254740992\n[\"t\"]: int64 and float64\n");
+  EXPECT_EQ(diff_of("odd", "even", {.ignore_dtypes = true}).size(), 2U);
+  EXPECT_EQ(diff_of("even", "odd", {.ignore_dtypes = true}).size(), 2U);
+  EXPECT_EQ(diff_of("odd", "even", {.atol = 1, .ignore_dtypes = true}), Lines());
+  EXPECT_EQ(diff_of("odd", "even", {.atol = 0.5, .ignore_dtypes = true}).size(), 2U);
+  put("1", 1, torch::tensor({1}));
+  put("1.0", 1.0, torch::tensor({1.0}));
+  EXPECT_EQ(diff_of("1", "1.0").size(), 2U);
+  EXPECT_EQ(diff_of("1", "1.0", {.ignore_dtypes = true}), Lines());
+  put("int", INT64_MAX, tensor_of(INT64_MAX));
+  put("float", 9223372036854775808.0, torch::full({2}, 9223372036854775808.0, torch::kDouble));
+  EXPECT_EQ(diff_of("int", "float", {.ignore_dtypes = true}).size(), 2U);
+  put("minus", -1, tensor_of(-1));
+  put("unsigned", at::Scalar(UINT64_MAX), tensor_of(-1).view(torch::kUInt64));
+  EXPECT_EQ(diff_of("minus", "unsigned", {.ignore_dtypes = true}).size(), 2U);
+  EXPECT_EQ(diff_of("minus", "unsigned", {.atol = 1, .ignore_dtypes = true}).size(), 2U);
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  put("complex", c10::complex<double>(nan, 1), torch::tensor({1}));
+  EXPECT_EQ(diff_of("complex", "complex"), Lines());
+}
+
       << joined(verified.lines);
   EXPECT_TRUE(verify(path("a.pt"), {}).good);
 }

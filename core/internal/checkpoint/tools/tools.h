@@ -40,7 +40,7 @@ struct DiffOptions {
   std::string second_entry = {};  // of the second
   double rtol = 0;                // values are alike when |a - b| <= atol + rtol * |b|; NaN is like NaN
   double atol = 0;
-  bool ignore_dtypes = false;
+  bool ignore_dtypes = false;  // compare numbers of different types; else they differ
 };
 struct Differences {
   Lines lines;           // one for each value that differs
