@@ -396,6 +396,8 @@ TEST(Checkpoint, WhatIsAddedAgainLeavesNothingOfWhatWasThere) {
   struct OwnScheduler {
     c10::IValue state_dict() const { return 7; }
     void load_state_dict(const c10::IValue& saved) { EXPECT_EQ(saved.toInt(), 7); }
+  write_tensor_file(folder.path() / "a", {{}, {{"value.text", "\"3\""}, {"type.text", "value"}}});
+  EXPECT_EQ(Checkpoint::load(folder.path() / "a").get_int("text"), 3);
   } own;
   state.add_scheduler(own);
   adam.state().clear();
@@ -418,6 +420,14 @@ TEST(Checkpoint, WhatIsAddedAgainLeavesNothingOfWhatWasThere) {
   state = reloaded(state);
   torch::nn::Linear other(2, 2);
   state.restore_model(*other);
+  state.set_value("text", "a\"b");
+  state.set_value("epoch", 5);
+  state.set_value("best", std::numeric_limits<double>::infinity());
+  state.set_value("flag", true);
+  EXPECT_EQ(state.get_text("text"), "a\"b");
+  EXPECT_EQ(state.get_int("epoch"), 5);
+  EXPECT_TRUE(std::isinf(state.get_double("best")));
+  expect_error(ErrorCode::kCorrupt, {"\"flag\"", "get_value"}, [&] { state.get_text("flag"); });
   state.restore_optimizer(sgd);
   EXPECT_TRUE(sgd.state().empty());
   EXPECT_FALSE(read_tensor_file(folder.path() / "a").metadata.contains("scheduler.state"));

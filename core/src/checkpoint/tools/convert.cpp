@@ -14,7 +14,6 @@
 #include "checkpoint/optimizer_dict.h"
 #include "checkpoint/own_values.h"
 #include "checkpoint/text_of.h"
-#include "checkpoint/value_text.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/tensor_file.h"
 #include "lockstep/checkpoint/torch_file.h"
@@ -116,20 +115,18 @@ class CheckpointMaker {
 
   void add_value(const std::string& name, const c10::IValue& value, const std::string& place) {
     try {
-      const std::string text = text_of_value(value);  // refuses what no value can be
-      take_place(fmt::format("the value \"{}\"", printable(name)), name);
-      if (value.isInt()) return set_own_value(file_, name, value.toInt());
-      if (value.isDouble()) return set_own_value(file_, name, value.toDouble());
-      if (value.isString()) return set_own_value(file_, name, std::string_view(value.toStringRef()));
       set_own_value(file_, name, value);
+      take_place(fmt::format("the value \"{}\"", printable(name)), name);
     } catch (const CheckpointError& error) {
       if (error.code() != ErrorCode::kUnsupported) throw;
-      leave_out(fmt::format("{}[\"{}\"]", place, name), error.what());
+      return leave_out(fmt::format("{}[\"{}\"]", place, name), error.what());
     }
+    budget_.add(std::string_view(file_.metadata.at(std::string(kValuePrefix) + name)));
   }
 
   std::string optimizer_;
   TensorFile file_;
+  ValueBudget budget_;
   std::set<std::string> taken_;
   Lines left_out_;
 };
