@@ -1,6 +1,7 @@
 #include "value_builder.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <limits>
@@ -26,8 +27,13 @@ constexpr std::size_t kMostBits = 2;  // conj, neg
 
 class ValueBuilder {
  public:
-  ValueBuilder(const PickleGraph& graph, const std::function<c10::Storage(const StorageFields&)>& storage_of)
-      : graph_(graph), storage_of_(storage_of), made_(graph.lists.size(), Built{{}, 0}), texts_(graph.texts.size()) {}
+  ValueBuilder(const PickleGraph& graph, const std::function<c10::Storage(const StorageFields&)>& storage_of,
+               TypeChanges* changes)
+      : graph_(graph),
+        storage_of_(storage_of),
+        changes_(changes),
+        made_(graph.lists.size(), Built{{}, 0}),
+        texts_(graph.texts.size()) {}
 
   c10::IValue build() {
     try {
@@ -98,14 +104,17 @@ class ValueBuilder {
       case PickleKind::kUnsigned: return static_cast<std::uint64_t>(value.integer);
       case PickleKind::kFloat: return value.number;
       case PickleKind::kText:
-      case PickleKind::kBytes:
       case PickleKind::kForeign: return text(id);
       case PickleKind::kStorage: return other(id, "a storage without a tensor");
       case PickleKind::kName:
-        if (value.name->role == PickleRole::kDtype) return std::string(value.name->dtype);
+        if (value.name->role == PickleRole::kDtype) {
+          note("torch.dtype to str");
+          return std::string(value.name->dtype);
+        }
         return other(id, fmt::format("the Python object {}.{}", value.name->module, value.name->name));
       default: return {};
     }
+      case PickleKind::kBytes: note("bytes to str"); [[fallthrough]];
   }
 
   Built container(PickleId id) {
@@ -117,7 +126,17 @@ class ValueBuilder {
     }
   }
 
+  void note(const char* change) {
+    if (changes_ != nullptr) changes_->add(change, place_);
+  }
+
   Built list(const std::vector<PickleId>& items) {
+    switch (graph_.at(id).python) {
+      case PythonType::kSame: break;
+      case PythonType::kOrderedDict: note("OrderedDict to dict"); break;
+      case PythonType::kCounter: note("Counter to dict"); break;
+      case PythonType::kSet: note("set to list"); break;
+    }
     c10::impl::GenericList values(c10::AnyType::get());
     std::uint64_t expanded = 1;
     for (std::size_t i = 0; i < items.size(); ++i) values.push_back(item(items[i], fmt::format("[{}]", i), expanded));
@@ -140,9 +159,8 @@ class ValueBuilder {
     std::uint64_t expanded = 1;
     for (std::size_t i = 0; i < items.size(); i += 2) {
       const c10::IValue& name = keys[i / 2];
-      const std::string place = name.isString()
-                                    ? fmt::format("[\"{}\"]", printable(name.toStringRef().substr(0, kShownKey)))
-                                    : fmt::format("[{}]", name.isInt() ? name.toInt() : 0);
+      const std::string place =
+          name.isString() ? key_place(name.toStringRef()) : fmt::format("[{}]", name.isInt() ? name.toInt() : 0);
       values.insert_or_assign(name, item(items[i + 1], place, expanded));
     }
     return {values, expanded};
@@ -174,16 +192,34 @@ class ValueBuilder {
       damaged(fmt::format("{}.{} is called with {} arguments", function.module, function.name, arguments.size()));
     };
     switch (function.role) {
-      case PickleRole::kSize: expect(1, 1); return size(arguments[0]);
+      case PickleRole::kSize:
+        expect(1, 1);
+        note("torch.Size to tuple");
+        return size(arguments[0]);
       case PickleRole::kDevice: expect(1, 2); return {device(arguments)};
       case PickleRole::kComplex: expect(2, 2); return {c10::complex<double>(real(arguments[0]), real(arguments[1]))};
-      case PickleRole::kSet: expect(0, 1); return arguments.empty() ? list({}) : build(arguments[0]);
-      case PickleRole::kEncoded: expect(2, 2); return {encoded(arguments)};
-      case PickleRole::kNoBytes: expect(0, 0); return {std::string()};
+      case PickleRole::kSet:
+        expect(0, 1);
+        note("set to list");
+        return arguments.empty() ? list({}) : build(arguments[0]);
+      case PickleRole::kEncoded:
+        expect(2, 2);
+        note("bytes to str");
+        return {encoded(arguments)};
+      case PickleRole::kNoBytes:
+        expect(0, 0);
+        note("bytes to str");
+        return {std::string()};
       case PickleRole::kTensor: expect(4, 7); return {tensor(arguments, nullptr)};
       case PickleRole::kTensorWithDtype: expect(7, 8); return {tensor(arguments, &name_at(graph_, arguments[6]))};
-      case PickleRole::kParameter: expect(3, 3); return {parameter(arguments)};
-      case PickleRole::kParameterWithState: expect(4, 4); return {parameter(arguments)};
+      case PickleRole::kParameter:
+        expect(3, 3);
+        note("Parameter to Tensor");
+        return {parameter(arguments)};
+      case PickleRole::kParameterWithState:
+        expect(4, 4);
+        note("Parameter to Tensor");
+        return {parameter(arguments)};
       case PickleRole::kSubclass: expect(4, 4); return subclass(arguments);
       default: refuse_object(fmt::format("the Python object {}.{}", function.module, function.name));
     }
@@ -316,8 +352,28 @@ class ValueBuilder {
 
 }  // namespace
 
-c10::IValue build_value(const PickleGraph& graph, const std::function<c10::Storage(const StorageFields&)>& storage_of) {
-  return ValueBuilder(graph, storage_of).build();
+  TypeChanges* changes_;
+TypeChanges::TypeChanges(std::string_view entry) : under_(entry.empty() ? "" : key_place(entry)) {}
+
+void TypeChanges::add(const char* what, const std::string& place) {
+  constexpr std::size_t kFirst = 8;
+  if (!place.starts_with(under_)) return;
+  Places& places = changes_[what];
+  if (++places.count <= kFirst) places.first.push_back(place.empty() ? "all" : place);
+}
+
+std::vector<std::string> TypeChanges::lines() const {
+  std::vector<std::string> lines;
+  for (const auto& [what, places] : changes_) {
+    lines.push_back(fmt::format("changed: {} {}: {}{}", places.count, what, fmt::join(places.first, ", "),
+                                places.count > places.first.size() ? ", ..." : ""));
+  }
+  return lines;
+}
+
+c10::IValue build_value(const PickleGraph& graph, const std::function<c10::Storage(const StorageFields&)>& storage_of,
+                        TypeChanges* changes) {
+  return ValueBuilder(graph, storage_of, changes).build();
 }
 
 }  // namespace lockstep::checkpoint

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "checkpoint/dict.h"
+#include "checkpoint/pickle_file.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/checkpoint_manager.h"
 #include "lockstep/checkpoint/state_dict.h"
@@ -282,6 +283,26 @@ TEST_F(CheckpointTools, SchedulersHaveThePythonKeys) {
   EXPECT_EQ(waits.at("num_bad_epochs").toInt(), 2);
   EXPECT_EQ(waits.at("cooldown_counter").toInt(), 0);
   EXPECT_EQ(waits.at("last_epoch").toInt(), 3);
+}
+
+// What LibTorch has no type for is read as another one.
+TEST_F(CheckpointTools, ConvertSaysWhichTypesChange) {
+  write_pickle_file(path("odd.pt"), "\x80\x02}(" + short_text("by") +
+                                        "C\x01"
+                                        "a" +
+                                        short_text("by2") +
+                                        "C\x01"
+                                        "b" +
+                                        short_text("set") + "\x8f(K\x01\x90" + short_text("dt") + "ctorch\nfloat16\n" +
+                                        short_text("size") + "ctorch\nSize\nK\x01\x85\x85R" + short_text("od") +
+                                        "ccollections\nOrderedDict\n)R" + short_text("ctr") +
+                                        "ccollections\nCounter\n}\x85Ru.");
+  const Lines expected{R"(changed: 1 Counter to dict: ["ctr"])",      R"(changed: 1 OrderedDict to dict: ["od"])",
+                       R"(changed: 2 bytes to str: ["by"], ["by2"])", R"(changed: 1 set to list: ["set"])",
+                       R"(changed: 1 torch.Size to tuple: ["size"])", R"(changed: 1 torch.dtype to str: ["dt"])"};
+  EXPECT_EQ(convert(path("odd.pt"), path("b.pt"), {}), expected);
+  EXPECT_EQ(convert(path("odd.pt"), path("b.pt"), {.entry = "by"}), (Lines{R"(changed: 1 bytes to str: ["by"])"}));
+  EXPECT_EQ(convert(path("b.pt"), path("c.pt"), {}), Lines());
 }
 
 TEST_F(CheckpointTools, ConvertStateDicts) {

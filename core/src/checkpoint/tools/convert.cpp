@@ -167,13 +167,17 @@ Lines convert(const fs::path& from, const fs::path& to, const ConvertOptions& op
       read_any_file(from, options.entry, options.ignore_checksum ? Checksum::kIgnored : Checksum::kIfPresent);
   const bool tensors = to.extension() == ".safetensors";
   if (to.extension() == ".ckpt") {
-    return in_context(file.path.native(), [&] { return write_checkpoint(to, file.value, options); });
+    Lines lines = in_context(file.path.native(), [&] { return write_checkpoint(to, file.value, options); });
+    lines.insert(lines.end(), file.changed.begin(), file.changed.end());
+    return lines;
   }
   if (!tensors && !changes_tensors(options)) {
     write_torch_file(to, file.value);
-    if (file.untyped.empty()) return {};
-    return {fmt::format("as text, because an older version of Lockstep has saved them without their types: {}",
-                        fmt::join(file.untyped, ", "))};
+    Lines lines = file.changed;
+    if (file.untyped.empty()) return lines;
+    lines.push_back(fmt::format("as text, because an older version of Lockstep has saved them without their types: {}",
+                                fmt::join(file.untyped, ", ")));
+    return lines;
   }
   const StateDict state = in_context(file.path.native(), [&] { return changed(to_state_dict(file.value), options); });
   write_state_dict(to, state);
