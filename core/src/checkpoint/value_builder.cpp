@@ -25,6 +25,15 @@ constexpr std::uint64_t kMostExpanded = std::uint64_t{1} << 24;  // values, when
 constexpr std::size_t kShownKey = 60;
 constexpr std::size_t kMostBits = 2;  // conj, neg
 
+// LibTorch warns that few operations take complex32. Nothing is calculated here.
+struct Silent final : c10::WarningHandler {
+  void process(const c10::Warning& /*unused*/) override {}
+};
+
+std::string key_place(std::string_view key) {
+  return fmt::format("[\"{}\"]", printable(key.substr(0, kShownKey)));
+}
+
 class ValueBuilder {
  public:
   ValueBuilder(const PickleGraph& graph, const std::function<c10::Storage(const StorageFields&)>& storage_of,
@@ -103,6 +112,7 @@ class ValueBuilder {
       case PickleKind::kInt: return value.integer;
       case PickleKind::kUnsigned: return static_cast<std::uint64_t>(value.integer);
       case PickleKind::kFloat: return value.number;
+      case PickleKind::kBytes: note("bytes to str"); [[fallthrough]];
       case PickleKind::kText:
       case PickleKind::kForeign: return text(id);
       case PickleKind::kStorage: return other(id, "a storage without a tensor");
@@ -114,10 +124,19 @@ class ValueBuilder {
         return other(id, fmt::format("the Python object {}.{}", value.name->module, value.name->name));
       default: return {};
     }
-      case PickleKind::kBytes: note("bytes to str"); [[fallthrough]];
+  }
+
+  void note(const char* change) {
+    if (changes_ != nullptr) changes_->add(change, place_);
   }
 
   Built container(PickleId id) {
+    switch (graph_.at(id).python) {
+      case PythonType::kSame: break;
+      case PythonType::kOrderedDict: note("OrderedDict to dict"); break;
+      case PythonType::kCounter: note("Counter to dict"); break;
+      case PythonType::kSet: note("set to list"); break;
+    }
     switch (graph_.at(id).kind) {
       case PickleKind::kList: return list(graph_.items(id));
       case PickleKind::kTuple: return tuple(graph_.items(id));
@@ -126,17 +145,7 @@ class ValueBuilder {
     }
   }
 
-  void note(const char* change) {
-    if (changes_ != nullptr) changes_->add(change, place_);
-  }
-
   Built list(const std::vector<PickleId>& items) {
-    switch (graph_.at(id).python) {
-      case PythonType::kSame: break;
-      case PythonType::kOrderedDict: note("OrderedDict to dict"); break;
-      case PythonType::kCounter: note("Counter to dict"); break;
-      case PythonType::kSet: note("set to list"); break;
-    }
     c10::impl::GenericList values(c10::AnyType::get());
     std::uint64_t expanded = 1;
     for (std::size_t i = 0; i < items.size(); ++i) values.push_back(item(items[i], fmt::format("[{}]", i), expanded));
@@ -314,6 +323,8 @@ class ValueBuilder {
     const std::vector<std::int64_t> strides = counts_at(graph_, arguments[3]);
     require_inside(fields, c10::elementSize(dtype), offset, sizes, strides);
     const c10::Storage storage = storage_of_(fields);
+    Silent silent;
+    const c10::WarningUtils::WarningHandlerGuard guard(&silent);
     torch::Tensor made = torch::empty({0}, torch::dtype(dtype).device(storage.device()));
     made.set_(storage, offset, sizes, strides);
     const std::size_t bits = dtype_name != nullptr ? 7 : 6;
@@ -341,6 +352,7 @@ class ValueBuilder {
 
   const PickleGraph& graph_;
   const std::function<c10::Storage(const StorageFields&)>& storage_of_;
+  TypeChanges* changes_;
   std::vector<Built> made_;         // by the place in graph_.lists; expanded is 0 before it is made
   std::vector<c10::IValue> texts_;  // by the place in graph_.texts
   std::unordered_map<PickleId, c10::IValue> others_;
@@ -352,7 +364,6 @@ class ValueBuilder {
 
 }  // namespace
 
-  TypeChanges* changes_;
 TypeChanges::TypeChanges(std::string_view entry) : under_(entry.empty() ? "" : key_place(entry)) {}
 
 void TypeChanges::add(const char* what, const std::string& place) {

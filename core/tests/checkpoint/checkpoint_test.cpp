@@ -318,6 +318,49 @@ TEST(Checkpoint, AnotherOptimizerIsRefusedAndLeftAlone) {
   expect_error(ErrorCode::kUnsupported, {}, [&] { state.add_optimizer(lbfgs); });
 }
 
+// Also in a checkpoint that was loaded, which has those of another program.
+TEST(Checkpoint, WhatIsAddedAgainLeavesNothingOfWhatWasThere) {
+  const test::ScratchFolder folder;
+  const auto reloaded = [&](const Checkpoint& state) {
+    state.save(folder.path() / "a");
+    return Checkpoint::load(folder.path() / "a");
+  };
+  Net net;
+  optim::Adam adam(net->parameters());
+  train(net, adam, 0, 1);
+  Checkpoint state;
+  state.add_model(*net);
+  state.add_optimizer(adam);
+  struct OwnScheduler {
+    c10::IValue state_dict() const { return 7; }
+    void load_state_dict(const c10::IValue& saved) { EXPECT_EQ(saved.toInt(), 7); }
+  } own;
+  state.add_scheduler(own);
+  adam.state().clear();
+  state.add_optimizer(adam);
+  optim::Adam resumed(net->parameters());
+  train(net, resumed, 0, 1);
+  state = reloaded(state);
+  state.restore_optimizer(resumed);
+  EXPECT_TRUE(resumed.state().empty());
+
+  train(net, adam, 0, 1);
+  state.add_optimizer(adam);
+  state = reloaded(state);
+  const torch::nn::Linear small(2, 2);
+  optim::SGD sgd(small->parameters(), optim::SGDOptions(0.1).momentum(0.9));
+  optim::StepLR schedule(sgd, 2);
+  state.add_model(*small);
+  state.add_optimizer(sgd);
+  state.add_scheduler(schedule);
+  state = reloaded(state);
+  torch::nn::Linear other(2, 2);
+  state.restore_model(*other);
+  state.restore_optimizer(sgd);
+  EXPECT_TRUE(sgd.state().empty());
+  EXPECT_FALSE(read_tensor_file(folder.path() / "a").metadata.contains("scheduler.state"));
+}
+
 TEST(Checkpoint, TwoThingsOfOneNameAreRefused) {
   Checkpoint state;
   const torch::Tensor one = torch::ones({1});
@@ -353,6 +396,8 @@ TEST(Checkpoint, ReadsTensorsAndValuesOfOlderFiles) {
   EXPECT_TRUE(old.get_tensors("ema").contains("fc.weight"));
   EXPECT_EQ(old.get_int("epoch"), 3);
   EXPECT_EQ(old.get_value("own").toTupleRef().elements()[0].toInt(), 1);
+  write_tensor_file(folder.path() / "a", {{}, {{"value.text", "\"3\""}, {"type.text", "value"}}});
+  EXPECT_EQ(Checkpoint::load(folder.path() / "a").get_int("text"), 3);
 }
 
 TEST(Checkpoint, ValuesComeBackExactly) {
@@ -375,51 +420,6 @@ TEST(Checkpoint, ValuesComeBackExactly) {
   EXPECT_EQ(loaded.get_value("text").toStringRef(), "size=3 epoch=1");
   EXPECT_EQ(loaded.get_value("epoch").toInt(), 3);
   EXPECT_EQ(loaded.get_value("best").toDouble(), 0.1);
-  EXPECT_FALSE(loaded.has("epochs"));
-  expect_error(ErrorCode::kNotFound, {folder.path() / "a"}, [&] { loaded.get_int("epochs"); });
-  expect_error(ErrorCode::kCorrupt, {}, [&] { loaded.get_int("text"); });
-  expect_error(ErrorCode::kNotFound, {}, [&] { loaded.restore_generator(); });
-}
-// Also in a checkpoint that was loaded, which has those of another program.
-TEST(Checkpoint, WhatIsAddedAgainLeavesNothingOfWhatWasThere) {
-  const test::ScratchFolder folder;
-  const auto reloaded = [&](const Checkpoint& state) {
-    state.save(folder.path() / "a");
-    return Checkpoint::load(folder.path() / "a");
-  };
-  Net net;
-  optim::Adam adam(net->parameters());
-  train(net, adam, 0, 1);
-  Checkpoint state;
-  state.add_model(*net);
-  state.add_optimizer(adam);
-  struct OwnScheduler {
-    c10::IValue state_dict() const { return 7; }
-    void load_state_dict(const c10::IValue& saved) { EXPECT_EQ(saved.toInt(), 7); }
-  write_tensor_file(folder.path() / "a", {{}, {{"value.text", "\"3\""}, {"type.text", "value"}}});
-  EXPECT_EQ(Checkpoint::load(folder.path() / "a").get_int("text"), 3);
-  } own;
-  state.add_scheduler(own);
-  adam.state().clear();
-  state.add_optimizer(adam);
-  optim::Adam resumed(net->parameters());
-  train(net, resumed, 0, 1);
-  state = reloaded(state);
-  state.restore_optimizer(resumed);
-  EXPECT_TRUE(resumed.state().empty());
-
-  train(net, adam, 0, 1);
-  state.add_optimizer(adam);
-  state = reloaded(state);
-  const torch::nn::Linear small(2, 2);
-  optim::SGD sgd(small->parameters(), optim::SGDOptions(0.1).momentum(0.9));
-  optim::StepLR schedule(sgd, 2);
-  state.add_model(*small);
-  state.add_optimizer(sgd);
-  state.add_scheduler(schedule);
-  state = reloaded(state);
-  torch::nn::Linear other(2, 2);
-  state.restore_model(*other);
   state.set_value("text", "a\"b");
   state.set_value("epoch", 5);
   state.set_value("best", std::numeric_limits<double>::infinity());
@@ -428,11 +428,11 @@ TEST(Checkpoint, WhatIsAddedAgainLeavesNothingOfWhatWasThere) {
   EXPECT_EQ(state.get_int("epoch"), 5);
   EXPECT_TRUE(std::isinf(state.get_double("best")));
   expect_error(ErrorCode::kCorrupt, {"\"flag\"", "get_value"}, [&] { state.get_text("flag"); });
-  state.restore_optimizer(sgd);
-  EXPECT_TRUE(sgd.state().empty());
-  EXPECT_FALSE(read_tensor_file(folder.path() / "a").metadata.contains("scheduler.state"));
+  EXPECT_FALSE(loaded.has("epochs"));
+  expect_error(ErrorCode::kNotFound, {folder.path() / "a"}, [&] { loaded.get_int("epochs"); });
+  expect_error(ErrorCode::kCorrupt, {}, [&] { loaded.get_int("text"); });
+  expect_error(ErrorCode::kNotFound, {}, [&] { loaded.restore_generator(); });
 }
-
 
 TEST(Checkpoint, InvalidGeneratorStateIsAnError) {
   const test::ScratchFolder folder;

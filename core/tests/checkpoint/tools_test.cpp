@@ -218,7 +218,6 @@ TEST_F(CheckpointTools, ConvertAnOptimizerOfANamedKind) {
   EXPECT_FALSE(wrong_options(path("run.pt"), {.optimizer = "AdamW"}).empty());
 }
 
-// Python's load_state_dict() takes any dict, so other keys would do nothing there, and say nothing.
 // Python's options, for which LibTorch has no place, and their types.
 TEST_F(CheckpointTools, ConvertedOptimizersKeepTheOptionsOfPython) {
   Dict run = run_.dict();
@@ -261,6 +260,7 @@ TEST_F(CheckpointTools, ConvertedOptimizersKeepTheOptionsOfPython) {
                           R"(changed: ["optimizer"]["state"][0]["step"]: it becomes a tensor of float32)"}));
 }
 
+// Python's load_state_dict() takes any dict, so other keys would do nothing there, and say nothing.
 TEST_F(CheckpointTools, SchedulersHaveThePythonKeys) {
   const auto converted = [&](const auto& scheduler) {
     Checkpoint state;
@@ -342,27 +342,6 @@ TEST_F(CheckpointTools, NameEachDifference) {
   EXPECT_EQ(diff_of("run.pt", "other.pt", {.atol = 1, .ignore_dtypes = true}).size(), 2U);
 }
 
-TEST_F(CheckpointTools, CompareValuesThatAreNoNumbers) {
-  const double inf = std::numeric_limits<double>::infinity();
-  const double nan = std::numeric_limits<double>::quiet_NaN();
-  Dict first = make_dict();
-  first.insert("t", torch::tensor({inf, -inf, nan, 1.0}));
-  first.insert("u", torch::tensor({1}).to(torch::kUInt64));
-  first.insert("f", torch::ones({2}).to(torch::kFloat8_e4m3fn));
-  first.insert("c", torch::complex(torch::ones({2}), torch::ones({2})));
-  first.insert("x", torch::ones({1}).expand({100, 100}));
-  first.insert("n", nan);
-  write_torch_file(path("a.pt"), first);
-  EXPECT_EQ(diff_of("a.pt", "a.pt"), Lines());
-  first.insert_or_assign("t", torch::tensor({-inf, -inf, 0.0, 1.0}));
-  first.insert_or_assign("n", 0.0);
-  write_torch_file(path("b.pt"), first);
-  const std::string found = joined(diff_of("a.pt", "b.pt", {.rtol = 0.1, .atol = 1e9}));
-  EXPECT_NE(found.find("[\"t\"]: 2 of 4 values differ"), std::string::npos) << found;
-  EXPECT_NE(found.find("[\"n\"]: nan and 0"), std::string::npos) << found;
-  const Verified verified = verify(path("a.pt"), {.finite = true});
-  EXPECT_FALSE(verified.good);
-  EXPECT_NE(joined(verified.lines).find("[\"t\"]: 3 values are not finite"), std::string::npos)
 TEST_F(CheckpointTools, CompareNumbersExactlyAndWithTheirTypes) {
   constexpr std::int64_t kOdd = 9007199254740993;  // no double
   const auto put = [&](const std::string& name, const c10::IValue& value, const torch::Tensor& tensor) {
@@ -396,6 +375,27 @@ TEST_F(CheckpointTools, CompareNumbersExactlyAndWithTheirTypes) {
   EXPECT_EQ(diff_of("complex", "complex"), Lines());
 }
 
+TEST_F(CheckpointTools, CompareValuesThatAreNoNumbers) {
+  const double inf = std::numeric_limits<double>::infinity();
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  Dict first = make_dict();
+  first.insert("t", torch::tensor({inf, -inf, nan, 1.0}));
+  first.insert("u", torch::tensor({1}).to(torch::kUInt64));
+  first.insert("f", torch::ones({2}).to(torch::kFloat8_e4m3fn));
+  first.insert("c", torch::complex(torch::ones({2}), torch::ones({2})));
+  first.insert("x", torch::ones({1}).expand({100, 100}));
+  first.insert("n", nan);
+  write_torch_file(path("a.pt"), first);
+  EXPECT_EQ(diff_of("a.pt", "a.pt"), Lines());
+  first.insert_or_assign("t", torch::tensor({-inf, -inf, 0.0, 1.0}));
+  first.insert_or_assign("n", 0.0);
+  write_torch_file(path("b.pt"), first);
+  const std::string found = joined(diff_of("a.pt", "b.pt", {.rtol = 0.1, .atol = 1e9}));
+  EXPECT_NE(found.find("[\"t\"]: 2 of 4 values differ"), std::string::npos) << found;
+  EXPECT_NE(found.find("[\"n\"]: nan and 0"), std::string::npos) << found;
+  const Verified verified = verify(path("a.pt"), {.finite = true});
+  EXPECT_FALSE(verified.good);
+  EXPECT_NE(joined(verified.lines).find("[\"t\"]: 3 values are not finite"), std::string::npos)
       << joined(verified.lines);
   EXPECT_TRUE(verify(path("a.pt"), {}).good);
 }
@@ -471,6 +471,8 @@ TEST_F(CheckpointTools, AreAProgram) {
   EXPECT_EQ(lockstep({"diff", run, path("absent")}).exit_code, 2);
   EXPECT_EQ(lockstep({"convert", run, path("copy.pt")}).exit_code, 0);
   EXPECT_EQ(lockstep({"verify", path("copy.pt"), model}).exit_code, 0);
+  write_torch_file(path("complex.pt"), torch::zeros({2}, torch::kComplexHalf));
+  EXPECT_EQ(lockstep({"convert", path("complex.pt"), path("copy.pt")}).err, "");
   folder_.write("bad\n.pt", "PK");
   const test::Finished bad = lockstep({"verify", path("bad\n.pt"), model});
   EXPECT_EQ(bad.exit_code, 1);
