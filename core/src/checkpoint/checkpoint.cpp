@@ -137,10 +137,15 @@ bool Checkpoint::has(std::string_view name) const {
   return file_.metadata.contains(std::string(kValuePrefix).append(name));
 }
 
-std::string Checkpoint::get_text(std::string_view name) const {
+const std::string& Checkpoint::saved_text(std::string_view name) const {
   const auto found = file_.metadata.find(std::string(kValuePrefix).append(name));
   if (found != file_.metadata.end()) return found->second;
   throw CheckpointError(ErrorCode::kNotFound, fmt::format("{} holds no value \"{}\"", origin_, name));
+}
+
+std::string Checkpoint::get_text(std::string_view name) const {
+  const std::string& text = saved_text(name);
+  return in_context(fmt::format("{}: value \"{}\"", origin_, name), [&] { return own_text(file_, name, text); });
 }
 
 std::int64_t Checkpoint::get_int(std::string_view name) const {
@@ -162,7 +167,7 @@ void Checkpoint::set_value(std::string_view name, const c10::IValue& value) {
 }
 
 c10::IValue Checkpoint::get_value(std::string_view name) const {
-  const std::string text = get_text(name);
+  const std::string& text = saved_text(name);
   return in_context(fmt::format("{}: value \"{}\"", origin_, name), [&] {
     DictGrowth growth;
     return has_type(file_, name) ? own_value(file_, name, text, growth) : value_of_text(text, growth);

@@ -139,8 +139,8 @@ void CheckpointManager::wait() {
 
 void CheckpointManager::write(std::int64_t step, const Checkpoint& checkpoint) {
   remove_abandoned();
-  set_aside_higher(step);
   checkpoint.save(path_of(step));
+  set_aside_higher(step);  // after the save: a save that fails, or a kill, leaves them
   metrics_[step] = checkpoint.metric();
   remove_unneeded(step);
 }

@@ -1,5 +1,6 @@
 #include "model_state.h"
 
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -13,7 +14,9 @@ constexpr std::string_view kModel = "model.";
 }  // namespace
 
 void add_model(TensorFile& file, const torch::nn::Module& model) {
-  for (const auto& entry : state_dict(model)) file.tensors[std::string(kModel) + entry.key()] = *entry;
+  const StateDict state = state_dict(model);
+  std::erase_if(file.tensors, [](const auto& entry) { return entry.first.starts_with(kModel); });
+  for (const auto& entry : state) file.tensors[std::string(kModel) + entry.key()] = *entry;
 }
 
 void restore_model(const TensorFile& file, torch::nn::Module& model) {

@@ -4,6 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <cmath>
+#include <map>
+#include <string_view>
+#include <vector>
 
 #include "base/number_text.h"
 #include "lockstep/checkpoint/errors.h"
@@ -14,15 +17,18 @@
 namespace lockstep::checkpoint {
 namespace {
 
+// `parameter`: the one whose state is written; undefined for options.
 class FieldWriter {
  public:
-  FieldWriter(TensorFile& file, std::string prefix) : file_(file), prefix_(std::move(prefix)) {}
+  FieldWriter(TensorFile& file, std::string prefix, torch::Tensor parameter)
+      : file_(file), prefix_(std::move(prefix)), parameter_(std::move(parameter)) {}
   void operator()(const char* name, double value) { file_.metadata[prefix_ + name] = text_of(value); }
   void operator()(const char* name, bool value) { file_.metadata[prefix_ + name] = value ? "1" : "0"; }
   void operator()(const char* name, std::int64_t value) { file_.metadata[prefix_ + name] = text_of(value); }
   void operator()(const char* name, const torch::Tensor& value, bool needed) {
     if (value.defined()) {
       file_.tensors[prefix_ + name] = value.detach();
+      note_strides(file_, prefix_ + name, parameter_);
     } else if (needed) {
       throw CheckpointError(ErrorCode::kInvalidArgument,
                             fmt::format("{}{} is undefined, but the optimizer's options need it", prefix_, name));
@@ -32,6 +38,7 @@ class FieldWriter {
  private:
   TensorFile& file_;
   std::string prefix_;
+  torch::Tensor parameter_;
 };
 
 // `like`: the parameter whose state is read; undefined for options.
@@ -90,10 +97,11 @@ class FieldReader {
                             fmt::format("{}{} has dtype {}, the parameter {}", prefix_, name, c10::toString(dtype),
                                         c10::toString(like_.scalar_type())));
     }
-    // With the parameter's dtype and order of memory, as the optimizer itself makes it, and as Python loads it.
+    // With the parameter's dtype, as Python loads it, and its order of memory, unless another one is noted.
     const torch::NoGradGuard no_grad;
     const auto options = like_.options().requires_grad(false);
-    return torch::empty_like(like_, options, torch::MemoryFormat::Preserve).copy_(saved);
+    const torch::Tensor noted = with_noted_strides(file_, prefix_ + name);
+    return torch::empty_like(noted.defined() ? noted : like_, options, torch::MemoryFormat::Preserve).copy_(saved);
   }
 
   static constexpr std::int64_t kMostSteps = std::int64_t{1} << 53;  // exact as a double, which the formulas use
@@ -165,12 +173,12 @@ void add_kind(TensorFile& file, const optim::Optimizer& optimizer, const K& kind
   std::size_t param = 0;
   for (std::size_t group = 0; group < optimizer.param_groups().size(); ++group) {
     const optim::OptimizerParamGroup& params = optimizer.param_groups()[group];
-    FieldWriter options_writer(file, group_prefix(group));
+    FieldWriter options_writer(file, group_prefix(group), {});
     auto options = static_cast<const typename K::Options&>(params.options());
     require_valid<K>(options, group_prefix(group), ErrorCode::kInvalidArgument);
     visit(options, options_writer);
     for (const torch::Tensor& tensor : params.params()) {
-      FieldWriter writer(file, param_prefix(param++));
+      FieldWriter writer(file, param_prefix(param++), tensor);
       const auto found = optimizer.state().find(tensor.unsafeGetTensorImpl());
       if (found == optimizer.state().end()) continue;
       auto state = static_cast<const typename K::State&>(*found->second);
@@ -212,8 +220,46 @@ void restore_kind(const TensorFile& file, optim::Optimizer& optimizer, const K& 
 
 }  // namespace
 
+void note_strides(TensorFile& file, const std::string& name, const torch::Tensor& parameter) {
+  const torch::Tensor& tensor = file.tensors.at(name);
+  if (!why_not_saved(tensor).empty() || tensor.dim() < 2 || tensor.numel() == 0) return;
+  if (!tensor.is_non_overlapping_and_dense()) return;
+  if (parameter.defined() && tensor.is_contiguous() && tensor.strides() == parameter.strides()) return;
+  file.metadata[name + ".strides"] = fmt::format("{}", fmt::join(tensor.strides(), ","));
+}
+
+torch::Tensor with_noted_strides(const TensorFile& file, const std::string& name) {
+  const auto noted = file.metadata.find(name + ".strides");
+  if (noted == file.metadata.end()) return {};
+  const torch::Tensor& tensor = file.tensors.at(name);
+  std::vector<std::int64_t> strides;
+  std::map<std::int64_t, std::int64_t> size_of;  // by the stride; those of one element may have any
+  const std::string& text = noted->second;
+  for (std::string_view rest = text;; rest.remove_prefix(rest.find(',') + 1)) {
+    strides.push_back(number_from_text<std::int64_t>(rest.substr(0, rest.find(','))).value_or(-1));
+    if (rest.find(',') == std::string_view::npos) break;
+  }
+  std::int64_t next = 1;
+  bool dense = strides.size() == static_cast<std::size_t>(tensor.dim());
+  for (std::size_t i = 0; dense && i < strides.size(); ++i) {
+    const std::int64_t size = tensor.size(static_cast<std::int64_t>(i));
+    dense = strides[i] >= 0 && (size == 1 || size_of.emplace(strides[i], size).second);
+  }
+  for (const auto& [stride, size] : size_of) {
+    dense = dense && stride == next;
+    next *= size;
+  }
+  if (dense) return torch::empty_strided(tensor.sizes(), strides, tensor.options());
+  throw CheckpointError(ErrorCode::kCorrupt, fmt::format("expected the strides of a dense tensor of shape [{}] as {}, "
+                                                         "found {:.100}",
+                                                         fmt::join(tensor.sizes(), ", "), noted->first, text));
+}
+
 void add_optimizer(TensorFile& file, const optim::Optimizer& optimizer) {
   TensorFile with_optimizer = file;  // an error leaves `file` as it was
+  const auto of_optimizer = [](const auto& entry) { return entry.first.starts_with("optimizer."); };
+  std::erase_if(with_optimizer.tensors, of_optimizer);
+  std::erase_if(with_optimizer.metadata, of_optimizer);
   with_kind(optimizer, [&](const auto& kind) { add_kind(with_optimizer, optimizer, kind); });
   file = std::move(with_optimizer);
 }

@@ -42,11 +42,25 @@ void set_own_value(TensorFile& file, std::string_view name, std::string_view val
   set_typed(file, name, std::string(value), kTextType);
 }
 void set_own_value(TensorFile& file, std::string_view name, const c10::IValue& value) {
-  set_typed(file, name, text_of_value(value), kValueType);
+  std::string text = text_of_value(value);  // refuses what no value can be
+  if (value.isInt()) return set_own_value(file, name, value.toInt());
+  if (value.isDouble()) return set_own_value(file, name, value.toDouble());
+  if (value.isString()) return set_own_value(file, name, std::string_view(value.toStringRef()));
+  set_typed(file, name, std::move(text), kValueType);
 }
 
 bool has_type(const TensorFile& file, std::string_view name) {
   return file.metadata.contains(type_key(name));
+}
+
+std::string own_text(const TensorFile& file, std::string_view name, const std::string& text) {
+  const auto type = file.metadata.find(type_key(name));
+  if (type == file.metadata.end() || type->second != kValueType) return text;
+  const c10::IValue value = value_of_text(text);
+  if (value.isString()) return value.toStringRef();
+  if (value.isInt()) return text_of(value.toInt());
+  if (value.isDouble()) return text_of(value.toDouble());
+  throw CheckpointError(ErrorCode::kCorrupt, "it is neither text nor a number: get_value() returns it");
 }
 
 c10::IValue own_value(const TensorFile& file, std::string_view name, const std::string& text, DictGrowth& growth) {

@@ -25,6 +25,9 @@ void set_own_value(TensorFile& file, std::string_view name, const c10::IValue& v
 // Whether the file says which type the value has.
 bool has_type(const TensorFile& file, std::string_view name);
 
+// The value as text: `text`, or what the value in it is. Throws CheckpointError (kCorrupt) for a value of another kind.
+std::string own_text(const TensorFile& file, std::string_view name, const std::string& text);
+
 // The value, whose text is `text`, with the type that it had; without a type, text. Throws CheckpointError (kCorrupt,
 // kUnsupported). `growth` notes its dicts.
 c10::IValue own_value(const TensorFile& file, std::string_view name, const std::string& text, DictGrowth& growth);

@@ -92,10 +92,11 @@ std::string_view kind_with(const Options& group, std::size_t index) {
     if (has_options_of(group, python_kind(kind))) return kind;
   }
   if (!has_options_of(group, python_kind("Adam"))) {
-    throw CheckpointError(
-        ErrorCode::kUnsupported,
-        fmt::format("its optimizer seems to be {}: expected SGD, Adam, AdamW, RMSprop or Adagrad. Group {} has: {}",
-                    other_optimizer_with(group), index, keys_of(group)));
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          fmt::format("its optimizer seems to be {}: expected SGD, Adam, AdamW, RMSprop or Adagrad. "
+                                      "Group {} has: {}. If it is one of them "
+                                      "with options of your own, name it: lockstep checkpoint convert --optimizer Adam",
+                                      other_optimizer_with(group), index, keys_of(group)));
   }
   const auto decoupled = entry_under(group, "decoupled_weight_decay");
   if (decoupled && decoupled->isBool()) return decoupled->toBool() ? "AdamW" : "Adam";

@@ -71,6 +71,12 @@ template struct Reveal<BadEpochs, &Plateau::num_bad_epochs>;
 template struct Reveal<Cooldown, &Plateau::cooldown_counter>;
 template struct Reveal<Epoch, &Plateau::last_epoch>;
 
+// Of the scheduler that was added before nothing stays.
+void begin(TensorFile& file, std::string type) {
+  std::erase_if(file.metadata, [](const auto& entry) { return entry.first.starts_with("scheduler."); });
+  file.metadata[kType] = std::move(type);
+}
+
 std::string type_of(const LRScheduler& scheduler) {
   return c10::demangle(typeid(scheduler).name());
 }
@@ -137,7 +143,7 @@ void require_same(const c10::IValue& state, const char* key, double now) {
 
 void add_scheduler(TensorFile& file, const std::type_info& type, const c10::IValue& state) {
   const std::string text = in_context("the scheduler's state", [&] { return text_of_value(state); });
-  file.metadata[kType] = c10::demangle(type.name());
+  begin(file, c10::demangle(type.name()));
   file.metadata[kState] = text;
 }
 
@@ -149,7 +155,7 @@ c10::IValue scheduler_state(const TensorFile& file, const std::type_info& type) 
 }
 
 void add_scheduler(TensorFile& file, const LRScheduler& scheduler) {
-  file.metadata[kType] = type_of(scheduler);
+  begin(file, type_of(scheduler));
   file.metadata["scheduler.steps"] = text_of(std::int64_t{scheduler.*Steps::kMember});
 }
 
@@ -159,7 +165,7 @@ void restore_scheduler(const TensorFile& file, LRScheduler& scheduler) {
 }
 
 void add_scheduler(TensorFile& file, const Plateau& scheduler) {
-  file.metadata[kType] = kPlateauType;
+  begin(file, kPlateauType);
   file.metadata["scheduler.best"] = text_of(double{scheduler.*reveal(Best())});
   file.metadata["scheduler.bad_epochs"] = text_of(std::int64_t{scheduler.*reveal(BadEpochs())});
   file.metadata["scheduler.cooldown"] = text_of(std::int64_t{scheduler.*reveal(Cooldown())});

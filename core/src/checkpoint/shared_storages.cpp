@@ -2,9 +2,16 @@
 
 namespace lockstep::checkpoint {
 
-// Lazily conjugated and negated tensors and tensors of zeros are calculated when they are copied.
-bool SharedStorages::is_plain(const torch::Tensor& tensor) {
-  return !tensor.is_conj() && !tensor.is_neg() && !tensor._is_zerotensor() && tensor.numel() > 0;
+bool SharedStorages::has_memory(const torch::Tensor& tensor) {
+  return !tensor._is_zerotensor() && tensor.numel() > 0;
+}
+
+// What the memory of a tensor that may be lazily conjugated or negated holds.
+torch::Tensor SharedStorages::without_bits(const torch::Tensor& tensor) {
+  torch::Tensor values = tensor.detach();
+  if (values.is_conj()) values._set_conj(false);
+  values._set_neg(false);
+  return values;
 }
 
 std::int64_t SharedStorages::elements_of_memory(const torch::Tensor& tensor) {
@@ -16,24 +23,27 @@ SharedStorages::Memory SharedStorages::memory_of(const torch::Tensor& tensor) {
 }
 
 void SharedStorages::note(const torch::Tensor& tensor) {
-  if (!is_plain(tensor)) return;
+  if (!has_memory(tensor)) return;
   kept_.push_back(tensor);
   const View view{tensor.storage_offset(), {tensor.sizes().vec(), tensor.strides().vec()}};
   ++views_[memory_of(tensor)][view];
 }
 
 PlacedTensor SharedStorages::place(const torch::Tensor& tensor) {
-  // Strides may repeat elements so often that their values alone would take far more than the memory.
-  const bool repeats = !tensor._is_zerotensor() && tensor.numel() > elements_of_memory(tensor);
-  if (!is_plain(tensor)) {
-    if (repeats) return place_repeated(tensor.detach());
-    return place_alone(torch::empty(tensor.sizes(), torch::dtype(tensor.scalar_type())).copy_(tensor.detach()));
-  }
+  if (!has_memory(tensor)) return place_alone(torch::empty(tensor.sizes(), torch::dtype(tensor.scalar_type())).zero_());
+  PlacedTensor placed = place_values(without_bits(tensor));
+  placed.conj = tensor.is_conj();
+  placed.neg = tensor.is_neg();
+  return placed;
+}
+
+PlacedTensor SharedStorages::place_values(const torch::Tensor& tensor) {
   const Memory memory = memory_of(tensor);
-  if (repeats || views_.at(memory).size() > 1) return place_whole(tensor.detach());
+  // Strides may repeat elements so often that their values alone would take far more than the memory.
+  if (tensor.numel() > elements_of_memory(tensor) || views_.at(memory).size() > 1) return place_whole(tensor);
   // The same tensor under several names is written once.
   if (const auto found = alone_.find(memory); found != alone_.end()) return found->second;
-  return alone_.emplace(memory, place_alone(tensor.detach())).first->second;
+  return alone_.emplace(memory, place_alone(tensor)).first->second;
 }
 
 PlacedTensor SharedStorages::place_whole(const torch::Tensor& tensor) {
@@ -43,12 +53,6 @@ PlacedTensor SharedStorages::place_whole(const torch::Tensor& tensor) {
   }
   return {found->second, storages_[found->second].numel(), tensor.storage_offset(), tensor.sizes().vec(),
           tensor.strides().vec()};
-}
-
-PlacedTensor SharedStorages::place_repeated(const torch::Tensor& tensor) {
-  const torch::Tensor memory = tensor.as_strided({elements_of_memory(tensor)}, {1}, 0);
-  storages_.push_back(torch::empty(memory.sizes(), torch::dtype(memory.scalar_type())).copy_(memory));
-  return {storages_.size() - 1, memory.numel(), tensor.storage_offset(), tensor.sizes().vec(), tensor.strides().vec()};
 }
 
 PlacedTensor SharedStorages::place_alone(const torch::Tensor& tensor) {

@@ -18,6 +18,8 @@ struct PlacedTensor {
   std::int64_t offset;
   std::vector<std::int64_t> sizes;
   std::vector<std::int64_t> strides;
+  bool conj = false;  // the values are the conjugates of the memory's
+  bool neg = false;
 };
 
 // First note() each tensor of a file, then place() each. Tensors of one dtype that share memory share a storage in the
@@ -36,11 +38,12 @@ class SharedStorages {
   // What distinguishes one view from another.
   using View = std::pair<std::int64_t, std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>>>;
 
-  static bool is_plain(const torch::Tensor& tensor);
+  static bool has_memory(const torch::Tensor& tensor);
+  static torch::Tensor without_bits(const torch::Tensor& tensor);
   static std::int64_t elements_of_memory(const torch::Tensor& tensor);
   static Memory memory_of(const torch::Tensor& tensor);
+  PlacedTensor place_values(const torch::Tensor& tensor);
   PlacedTensor place_whole(const torch::Tensor& tensor);
-  PlacedTensor place_repeated(const torch::Tensor& tensor);  // lazily conjugated or negated
   PlacedTensor place_alone(const torch::Tensor& tensor);
 
   std::map<Memory, std::map<View, std::size_t>> views_;  // how many different views each memory has

@@ -68,6 +68,7 @@ bool is_reused(const torch::Tensor& memory, const torch::Tensor& tensor) {
 
 // By LibTorch: devices, views, lazy values.
 torch::Tensor copied(const torch::Tensor& tensor, const torch::Tensor& old) {
+  if (!tensor.defined()) return tensor;  // which write_tensor_file() refuses
   if (!why_not_saved(tensor).empty() || !fits(old, tensor)) return tensor.detach().clone();
   const torch::NoGradGuard no_grad;
   old.copy_(tensor);

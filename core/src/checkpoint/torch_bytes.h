@@ -3,11 +3,17 @@
 
 #include <torch/torch.h>
 
+#include <filesystem>
+
 #include "checkpoint/python/file_bytes.h"
+#include "value_builder.h"
 
 namespace lockstep::checkpoint {
 
-// Throws CheckpointError without a path.
-c10::IValue read_torch_bytes(const FileBytes& file, torch::Device device);
+// Throws CheckpointError without a path. `changes` may be null.
+c10::IValue read_torch_bytes(const FileBytes& file, torch::Device device, TypeChanges* changes = nullptr);
+
+// read_torch_file() that notes which types have changed.
+c10::IValue read_torch_file(const std::filesystem::path& path, torch::Device map_location, TypeChanges* changes);
 
 }  // namespace lockstep::checkpoint

@@ -60,10 +60,12 @@ class StorageReader {
   std::map<std::string, c10::Storage> storages_;
 };
 
-c10::IValue build(const FileBytes& file, const PickleGraph& graph, const Records& records, torch::Device device) {
+c10::IValue build(const FileBytes& file, const PickleGraph& graph, const Records& records, torch::Device device,
+                  TypeChanges* changes) {
   StorageReader storages(file, device);
   storages.read(records);
-  return build_value(graph, [&](const StorageFields& fields) { return storages.find(fields); });
+  return build_value(
+      graph, [&](const StorageFields& fields) { return storages.find(fields); }, changes);
 }
 
 // Fails when the pickle speaks of a storage in two ways.
@@ -95,13 +97,13 @@ class ZipFile {
     }
   }
 
-  c10::IValue read(torch::Device device) const {
+  c10::IValue read(torch::Device device, TypeChanges* changes) const {
     const FileBytes pickle(text(*find("data.pkl")));
     PickleInput input(pickle, 0, pickle.size());
     const PickleGraph graph = read_pickle(input);
     Records records;
     for_each_storage(graph, [&](const StorageFields& fields) { note(records, fields, storage(fields)); });
-    return build(file_, graph, records, device);
+    return build(file_, graph, records, device, changes);
   }
 
  private:
@@ -153,7 +155,7 @@ const PickleValue* find_key(const PickleGraph& graph, std::string_view key) {
   return nullptr;
 }
 
-c10::IValue read_legacy(const FileBytes& file, std::size_t begin, torch::Device device) {
+c10::IValue read_legacy(const FileBytes& file, std::size_t begin, torch::Device device, TypeChanges* changes) {
   constexpr std::int64_t kVersion = 1001;
   PickleInput input(file, begin, file.size());
   const PickleGraph version = read_pickle(input);
@@ -199,16 +201,16 @@ c10::IValue read_legacy(const FileBytes& file, std::size_t begin, torch::Device 
     if (entry == found.end()) damaged(fmt::format("storage {:.40} is missing", fields.key));
     note(records, fields, entry->second);
   });
-  return build(file, graph, records, device);
+  return build(file, graph, records, device, changes);
 }
 
 }  // namespace
 
-c10::IValue read_torch_bytes(const FileBytes& file, torch::Device device) {
+c10::IValue read_torch_bytes(const FileBytes& file, torch::Device device, TypeChanges* changes) {
   std::string head(static_cast<std::size_t>(std::min<std::uint64_t>(file.size(), kHeadBytes)), '\0');
   file.read(0, head.data(), head.size());
-  if (head.starts_with("PK")) return ZipFile(file).read(device);
-  if (const std::size_t begin = end_of_legacy_magic(head); begin != 0) return read_legacy(file, begin, device);
+  if (head.starts_with("PK")) return ZipFile(file).read(device, changes);
+  if (const std::size_t begin = end_of_legacy_magic(head); begin != 0) return read_legacy(file, begin, device, changes);
   if (head.starts_with('\x80')) {
     throw CheckpointError(ErrorCode::kUnsupported, "it is a pickle, but torch.save has not written it");
   }
@@ -219,9 +221,13 @@ c10::IValue read_torch_bytes(const FileBytes& file, torch::Device device) {
 }
 
 c10::IValue read_torch_file(const std::filesystem::path& path, torch::Device map_location) {
+  return read_torch_file(path, map_location, nullptr);
+}
+
+c10::IValue read_torch_file(const std::filesystem::path& path, torch::Device map_location, TypeChanges* changes) {
   const FileBytes file(path);
   return in_context(path.native(), [&] {
-    c10::IValue value = read_torch_bytes(file, map_location);
+    c10::IValue value = read_torch_bytes(file, map_location, changes);
     if (const std::string* what = foreign_text(value)) {
       throw CheckpointError(ErrorCode::kUnsupported, fmt::format("it is {}{}", *what, kForeignRefused));
     }

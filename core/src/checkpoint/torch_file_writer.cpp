@@ -198,9 +198,14 @@ class ValueWriter {
       out_.integer(placed.offset);
       counts(placed.sizes);
       counts(placed.strides);
-      out_.boolean(false);
+      out_.boolean(tensor.requires_grad());
       out_.empty_mapping();
       if (!typed) out_.name("torch", dtype->name);
+      if (!placed.conj && !placed.neg) return;
+      out_.begin_dict();  // Python sets each bit that is named, whatever its value
+      if (placed.conj) out_.often("conj"), out_.boolean(true);
+      if (placed.neg) out_.often("neg"), out_.boolean(true);
+      out_.end_dict();
     });
   }
 

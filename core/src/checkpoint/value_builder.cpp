@@ -1,6 +1,7 @@
 #include "value_builder.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <limits>
@@ -24,10 +25,24 @@ constexpr std::uint64_t kMostExpanded = std::uint64_t{1} << 24;  // values, when
 constexpr std::size_t kShownKey = 60;
 constexpr std::size_t kMostBits = 2;  // conj, neg
 
+// LibTorch warns that few operations take complex32. Nothing is calculated here.
+struct Silent final : c10::WarningHandler {
+  void process(const c10::Warning& /*unused*/) override {}
+};
+
+std::string key_place(std::string_view key) {
+  return fmt::format("[\"{}\"]", printable(key.substr(0, kShownKey)));
+}
+
 class ValueBuilder {
  public:
-  ValueBuilder(const PickleGraph& graph, const std::function<c10::Storage(const StorageFields&)>& storage_of)
-      : graph_(graph), storage_of_(storage_of), made_(graph.lists.size(), Built{{}, 0}), texts_(graph.texts.size()) {}
+  ValueBuilder(const PickleGraph& graph, const std::function<c10::Storage(const StorageFields&)>& storage_of,
+               TypeChanges* changes)
+      : graph_(graph),
+        storage_of_(storage_of),
+        changes_(changes),
+        made_(graph.lists.size(), Built{{}, 0}),
+        texts_(graph.texts.size()) {}
 
   c10::IValue build() {
     try {
@@ -97,18 +112,31 @@ class ValueBuilder {
       case PickleKind::kInt: return value.integer;
       case PickleKind::kUnsigned: return static_cast<std::uint64_t>(value.integer);
       case PickleKind::kFloat: return value.number;
+      case PickleKind::kBytes: note("bytes to str"); [[fallthrough]];
       case PickleKind::kText:
-      case PickleKind::kBytes:
       case PickleKind::kForeign: return text(id);
       case PickleKind::kStorage: return other(id, "a storage without a tensor");
       case PickleKind::kName:
-        if (value.name->role == PickleRole::kDtype) return std::string(value.name->dtype);
+        if (value.name->role == PickleRole::kDtype) {
+          note("torch.dtype to str");
+          return std::string(value.name->dtype);
+        }
         return other(id, fmt::format("the Python object {}.{}", value.name->module, value.name->name));
       default: return {};
     }
   }
 
+  void note(const char* change) {
+    if (changes_ != nullptr) changes_->add(change, place_);
+  }
+
   Built container(PickleId id) {
+    switch (graph_.at(id).python) {
+      case PythonType::kSame: break;
+      case PythonType::kOrderedDict: note("OrderedDict to dict"); break;
+      case PythonType::kCounter: note("Counter to dict"); break;
+      case PythonType::kSet: note("set to list"); break;
+    }
     switch (graph_.at(id).kind) {
       case PickleKind::kList: return list(graph_.items(id));
       case PickleKind::kTuple: return tuple(graph_.items(id));
@@ -140,16 +168,17 @@ class ValueBuilder {
     std::uint64_t expanded = 1;
     for (std::size_t i = 0; i < items.size(); i += 2) {
       const c10::IValue& name = keys[i / 2];
-      const std::string place = name.isString()
-                                    ? fmt::format("[\"{}\"]", printable(name.toStringRef().substr(0, kShownKey)))
-                                    : fmt::format("[{}]", name.isInt() ? name.toInt() : 0);
+      const std::string place =
+          name.isString() ? key_place(name.toStringRef()) : fmt::format("[{}]", name.isInt() ? name.toInt() : 0);
       values.insert_or_assign(name, item(items[i + 1], place, expanded));
     }
     return {values, expanded};
   }
 
   c10::IValue key(PickleId id) {
-    c10::IValue made = graph_.at(id).kind < PickleKind::kList ? scalar(id) : c10::IValue();
+    const PickleKind kind = graph_.at(id).kind;
+    // Not bytes and dtypes, which would become the same keys as texts.
+    c10::IValue made = kind < PickleKind::kBytes ? scalar(id) : c10::IValue();
     if (made.isString() || made.isInt() || made.isDouble() || made.isBool()) return made;
     refuse_object("a dict with a key that is neither text nor a number");
   }
@@ -172,16 +201,34 @@ class ValueBuilder {
       damaged(fmt::format("{}.{} is called with {} arguments", function.module, function.name, arguments.size()));
     };
     switch (function.role) {
-      case PickleRole::kSize: expect(1, 1); return size(arguments[0]);
+      case PickleRole::kSize:
+        expect(1, 1);
+        note("torch.Size to tuple");
+        return size(arguments[0]);
       case PickleRole::kDevice: expect(1, 2); return {device(arguments)};
       case PickleRole::kComplex: expect(2, 2); return {c10::complex<double>(real(arguments[0]), real(arguments[1]))};
-      case PickleRole::kSet: expect(0, 1); return arguments.empty() ? list({}) : build(arguments[0]);
-      case PickleRole::kEncoded: expect(2, 2); return {encoded(arguments)};
-      case PickleRole::kNoBytes: expect(0, 0); return {std::string()};
+      case PickleRole::kSet:
+        expect(0, 1);
+        note("set to list");
+        return arguments.empty() ? list({}) : build(arguments[0]);
+      case PickleRole::kEncoded:
+        expect(2, 2);
+        note("bytes to str");
+        return {encoded(arguments)};
+      case PickleRole::kNoBytes:
+        expect(0, 0);
+        note("bytes to str");
+        return {std::string()};
       case PickleRole::kTensor: expect(4, 7); return {tensor(arguments, nullptr)};
       case PickleRole::kTensorWithDtype: expect(7, 8); return {tensor(arguments, &name_at(graph_, arguments[6]))};
-      case PickleRole::kParameter: expect(3, 3); return {parameter(arguments)};
-      case PickleRole::kParameterWithState: expect(4, 4); return {parameter(arguments)};
+      case PickleRole::kParameter:
+        expect(3, 3);
+        note("Parameter to Tensor");
+        return {parameter(arguments)};
+      case PickleRole::kParameterWithState:
+        expect(4, 4);
+        note("Parameter to Tensor");
+        return {parameter(arguments)};
       case PickleRole::kSubclass: expect(4, 4); return subclass(arguments);
       default: refuse_object(fmt::format("the Python object {}.{}", function.module, function.name));
     }
@@ -276,6 +323,8 @@ class ValueBuilder {
     const std::vector<std::int64_t> strides = counts_at(graph_, arguments[3]);
     require_inside(fields, c10::elementSize(dtype), offset, sizes, strides);
     const c10::Storage storage = storage_of_(fields);
+    Silent silent;
+    const c10::WarningUtils::WarningHandlerGuard guard(&silent);
     torch::Tensor made = torch::empty({0}, torch::dtype(dtype).device(storage.device()));
     made.set_(storage, offset, sizes, strides);
     const std::size_t bits = dtype_name != nullptr ? 7 : 6;
@@ -303,6 +352,7 @@ class ValueBuilder {
 
   const PickleGraph& graph_;
   const std::function<c10::Storage(const StorageFields&)>& storage_of_;
+  TypeChanges* changes_;
   std::vector<Built> made_;         // by the place in graph_.lists; expanded is 0 before it is made
   std::vector<c10::IValue> texts_;  // by the place in graph_.texts
   std::unordered_map<PickleId, c10::IValue> others_;
@@ -314,8 +364,27 @@ class ValueBuilder {
 
 }  // namespace
 
-c10::IValue build_value(const PickleGraph& graph, const std::function<c10::Storage(const StorageFields&)>& storage_of) {
-  return ValueBuilder(graph, storage_of).build();
+TypeChanges::TypeChanges(std::string_view entry) : under_(entry.empty() ? "" : key_place(entry)) {}
+
+void TypeChanges::add(const char* what, const std::string& place) {
+  constexpr std::size_t kFirst = 8;
+  if (!place.starts_with(under_)) return;
+  Places& places = changes_[what];
+  if (++places.count <= kFirst) places.first.push_back(place.empty() ? "all" : place);
+}
+
+std::vector<std::string> TypeChanges::lines() const {
+  std::vector<std::string> lines;
+  for (const auto& [what, places] : changes_) {
+    lines.push_back(fmt::format("changed: {} {}: {}{}", places.count, what, fmt::join(places.first, ", "),
+                                places.count > places.first.size() ? ", ..." : ""));
+  }
+  return lines;
+}
+
+c10::IValue build_value(const PickleGraph& graph, const std::function<c10::Storage(const StorageFields&)>& storage_of,
+                        TypeChanges* changes) {
+  return ValueBuilder(graph, storage_of, changes).build();
 }
 
 }  // namespace lockstep::checkpoint

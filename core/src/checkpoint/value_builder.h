@@ -3,16 +3,40 @@
 
 #include <torch/torch.h>
 
+#include <cstdint>
 #include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "checkpoint/python/pickle_graph.h"
 #include "tensor_parts.h"
 
 namespace lockstep::checkpoint {
 
+// Which types of Python have become others.
+class TypeChanges {
+ public:
+  // `entry`: the key of the dict to which the changes belong; "" for all.
+  explicit TypeChanges(std::string_view entry = "");
+  void add(const char* what, const std::string& place);
+  // A line for each kind of change, with the first places.
+  std::vector<std::string> lines() const;
+
+ private:
+  struct Places {
+    std::uint64_t count = 0;
+    std::vector<std::string> first;
+  };
+  std::string under_;
+  std::map<std::string, Places> changes_;
+};
+
 // Makes the root's value. What cannot be read in it is a foreign value (foreign_value.h). `storage_of` returns the
 // memory of a storage, which has at least `bytes` bytes. Throws CheckpointError; its message begins with the place of
-// the value, such as ["optimizer"]["state"][0].
-c10::IValue build_value(const PickleGraph& graph, const std::function<c10::Storage(const StorageFields&)>& storage_of);
+// the value, such as ["optimizer"]["state"][0]. `changes` may be null.
+c10::IValue build_value(const PickleGraph& graph, const std::function<c10::Storage(const StorageFields&)>& storage_of,
+                        TypeChanges* changes = nullptr);
 
 }  // namespace lockstep::checkpoint

@@ -116,6 +116,32 @@ TEST_F(CheckpointFolders, HigherStepsAreSetAside) {
   EXPECT_EQ(manager.steps(), (Steps{4}));
 }
 
+TEST_F(CheckpointFolders, ASaveThatFailsSetsNothingAside) {
+  CheckpointManager manager(folder_);
+  manager.save(10, state_of(10));
+  Checkpoint bad;
+  bad.add_tensors("a", {{"b", torch::zeros({2}, torch::kComplexDouble)}});
+  EXPECT_EQ(code_of([&] { manager.save(5, bad); }), ErrorCode::kUnsupported);
+  EXPECT_EQ(manager.load_latest()->step(), 10);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "earlier-1"));
+}
+
+TEST_F(CheckpointFolders, AsynchronousSavesFailAsOthersDo) {
+  std::vector<std::string> messages;
+  for (const bool asynchronous : {false, true}) {
+    CheckpointManager manager(folder_, {.asynchronous = asynchronous});
+    Checkpoint bad;
+    bad.add_tensors("a", {{"b", torch::Tensor()}});
+    EXPECT_EQ(code_of([&] {
+                manager.save(1, bad);
+                manager.wait();
+              }),
+              ErrorCode::kUnsupported);
+    messages.push_back(message_);
+  }
+  EXPECT_EQ(messages[0], messages[1]);
+}
+
 // As an epoch's state is, before and after its evaluation.
 TEST_F(CheckpointFolders, ReadersSeeTheMetricOfAStepThatIsSavedAgain) {
   CheckpointManager writer(folder_);

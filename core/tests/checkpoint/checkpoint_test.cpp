@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "lockstep/checkpoint/state_dict.h"
+#include "lockstep/checkpoint/torch_file.h"
 #include "support/expect_error.h"
 #include "support/scratch_folder.h"
 
@@ -236,6 +237,67 @@ TEST(Checkpoint, AnOptimizersStateHasTheOrderOfMemoryOfItsParameter) {
   EXPECT_TRUE(average(other, resumed).equal(average(adam, trained)));
 }
 
+// SGD's buffer is a copy of the first gradient, with its order of memory. In 16 bits LibTorch's kernels round otherwise
+// for operands of different orders.
+TEST(Checkpoint, ABufferOfSGDKeepsTheOrderOfMemoryOfTheGradient) {
+  const test::ScratchFolder folder;
+  for (const bool parameter_last : {false, true}) {
+    const auto ordered = [](const torch::Tensor& values, bool last) {
+      return values.contiguous(last ? torch::MemoryFormat::ChannelsLast : torch::MemoryFormat::Contiguous);
+    };
+    const auto make = [&] {
+      torch::manual_seed(1);
+      return ordered(torch::randn({4, 3, 5, 5}, torch::kBFloat16), parameter_last).requires_grad_();
+    };
+    const auto step = [&](optim::SGD& sgd, const torch::Tensor& parameter, int seed) {
+      torch::manual_seed(static_cast<std::uint64_t>(seed));
+      parameter.mutable_grad() = ordered(torch::randn({4, 3, 5, 5}, torch::kBFloat16), !parameter_last);
+      sgd.step();
+    };
+    const auto options = optim::SGDOptions(0.1).momentum(0.9);
+    const torch::Tensor trained = make();
+    optim::SGD sgd({trained}, options);
+    step(sgd, trained, 2);
+    Checkpoint state;
+    state.add_optimizer(sgd);
+    state.save(folder.path() / "a");
+    write_torch_file(folder.path() / "a.pt", state_dict(sgd));
+    const torch::Tensor from_checkpoint = make();
+    optim::SGD first({from_checkpoint}, options);
+    Checkpoint::load(folder.path() / "a").restore_optimizer(first);
+    const torch::Tensor from_dict = make();
+    optim::SGD second({from_dict}, options);
+    load_state_dict(second, read_torch_file(folder.path() / "a.pt"));
+    const auto buffer = [](optim::SGD& of, const torch::Tensor& parameter) {
+      return static_cast<optim::SGDParamState&>(*of.state().at(parameter.unsafeGetTensorImpl())).momentum_buffer();
+    };
+    for (auto& [resumed, parameter] : {std::pair(&first, from_checkpoint), std::pair(&second, from_dict)}) {
+      EXPECT_EQ(buffer(*resumed, parameter).strides(), buffer(sgd, trained).strides()) << parameter_last;
+      EXPECT_TRUE(buffer(*resumed, parameter).equal(buffer(sgd, trained))) << parameter_last;
+    }
+  }
+}
+
+TEST(Checkpoint, ImpossibleOrdersOfMemoryAreErrors) {
+  const test::ScratchFolder folder;
+  const torch::Tensor parameter = torch::ones({2, 2, 2}, torch::requires_grad());
+  optim::SGD sgd({parameter}, optim::SGDOptions(0.1).momentum(0.9));
+  parameter.mutable_grad() = torch::ones({2, 2, 2}).permute({2, 0, 1});
+  sgd.step();
+  Checkpoint state;
+  state.add_optimizer(sgd);
+  state.save(folder.path() / "a");
+  TensorFile file = read_tensor_file(folder.path() / "a");
+  const std::string key = "optimizer.param.0.momentum_buffer.strides";
+  EXPECT_EQ(file.metadata.at(key), "1,4,2");
+  for (const char* strides :
+       {"", "1", "1,2", "1,1,5", "-1,2,4", "4,2,9223372036854775807", "4,2,x", "4,2,1,", "8,2,1"}) {
+    file.metadata[key] = strides;
+    write_tensor_file(folder.path() / "a", file);
+    expect_error(ErrorCode::kCorrupt, {key}, [&] { Checkpoint::load(folder.path() / "a").restore_optimizer(sgd); });
+  }
+}
+
 TEST(Checkpoint, AnotherOptimizerIsRefusedAndLeftAlone) {
   Net net;
   optim::SGD sgd(net->parameters(), optim::SGDOptions(0.1).momentum(0.9));
@@ -254,6 +316,49 @@ TEST(Checkpoint, AnotherOptimizerIsRefusedAndLeftAlone) {
   EXPECT_TRUE(other.state().empty());
   optim::LBFGS lbfgs(net->parameters());
   expect_error(ErrorCode::kUnsupported, {}, [&] { state.add_optimizer(lbfgs); });
+}
+
+// Also in a checkpoint that was loaded, which has those of another program.
+TEST(Checkpoint, WhatIsAddedAgainLeavesNothingOfWhatWasThere) {
+  const test::ScratchFolder folder;
+  const auto reloaded = [&](const Checkpoint& state) {
+    state.save(folder.path() / "a");
+    return Checkpoint::load(folder.path() / "a");
+  };
+  Net net;
+  optim::Adam adam(net->parameters());
+  train(net, adam, 0, 1);
+  Checkpoint state;
+  state.add_model(*net);
+  state.add_optimizer(adam);
+  struct OwnScheduler {
+    c10::IValue state_dict() const { return 7; }
+    void load_state_dict(const c10::IValue& saved) { EXPECT_EQ(saved.toInt(), 7); }
+  } own;
+  state.add_scheduler(own);
+  adam.state().clear();
+  state.add_optimizer(adam);
+  optim::Adam resumed(net->parameters());
+  train(net, resumed, 0, 1);
+  state = reloaded(state);
+  state.restore_optimizer(resumed);
+  EXPECT_TRUE(resumed.state().empty());
+
+  train(net, adam, 0, 1);
+  state.add_optimizer(adam);
+  state = reloaded(state);
+  const torch::nn::Linear small(2, 2);
+  optim::SGD sgd(small->parameters(), optim::SGDOptions(0.1).momentum(0.9));
+  optim::StepLR schedule(sgd, 2);
+  state.add_model(*small);
+  state.add_optimizer(sgd);
+  state.add_scheduler(schedule);
+  state = reloaded(state);
+  torch::nn::Linear other(2, 2);
+  state.restore_model(*other);
+  state.restore_optimizer(sgd);
+  EXPECT_TRUE(sgd.state().empty());
+  EXPECT_FALSE(read_tensor_file(folder.path() / "a").metadata.contains("scheduler.state"));
 }
 
 TEST(Checkpoint, TwoThingsOfOneNameAreRefused) {
@@ -291,6 +396,8 @@ TEST(Checkpoint, ReadsTensorsAndValuesOfOlderFiles) {
   EXPECT_TRUE(old.get_tensors("ema").contains("fc.weight"));
   EXPECT_EQ(old.get_int("epoch"), 3);
   EXPECT_EQ(old.get_value("own").toTupleRef().elements()[0].toInt(), 1);
+  write_tensor_file(folder.path() / "a", {{}, {{"value.text", "\"3\""}, {"type.text", "value"}}});
+  EXPECT_EQ(Checkpoint::load(folder.path() / "a").get_int("text"), 3);
 }
 
 TEST(Checkpoint, ValuesComeBackExactly) {
@@ -313,6 +420,14 @@ TEST(Checkpoint, ValuesComeBackExactly) {
   EXPECT_EQ(loaded.get_value("text").toStringRef(), "size=3 epoch=1");
   EXPECT_EQ(loaded.get_value("epoch").toInt(), 3);
   EXPECT_EQ(loaded.get_value("best").toDouble(), 0.1);
+  state.set_value("text", "a\"b");
+  state.set_value("epoch", 5);
+  state.set_value("best", std::numeric_limits<double>::infinity());
+  state.set_value("flag", true);
+  EXPECT_EQ(state.get_text("text"), "a\"b");
+  EXPECT_EQ(state.get_int("epoch"), 5);
+  EXPECT_TRUE(std::isinf(state.get_double("best")));
+  expect_error(ErrorCode::kCorrupt, {"\"flag\"", "get_value"}, [&] { state.get_text("flag"); });
   EXPECT_FALSE(loaded.has("epochs"));
   expect_error(ErrorCode::kNotFound, {folder.path() / "a"}, [&] { loaded.get_int("epochs"); });
   expect_error(ErrorCode::kCorrupt, {}, [&] { loaded.get_int("text"); });

@@ -25,10 +25,6 @@ std::string repeat(const std::string& opcodes, std::size_t times) {
   return all;
 }
 
-std::string short_text(const std::string& utf8) {
-  return "\x8c" + std::string(1, static_cast<char>(utf8.size())) + utf8;
-}
-
 // A tensor without the beginning and the end of its pickle.
 std::string one_tensor() {
   const std::string pickle = tensor_pickle("K\x04", "K\0K\x04\x85K\x01\x85"s);
@@ -68,6 +64,11 @@ TEST_F(ForeignValues, AreRefusedByNameWhereTheyAreReached) {
       {"frozenset", "(K\x01\x91"},
       {"bytearray", "\x96\x02\0\0\0\0\0\0\0ab"s},
       {"an integer of over 64 bits", "\x8b\x0a\0\0\0"s + std::string(10, '\x7f')},
+      {"key that is neither text",
+       "}(C\x01"
+       "aK\x01" +
+           short_text("a") + "K\x02u"},
+      {"a key that is neither text nor", "}(ctorch\nfloat32\nK\x01" + short_text("float32") + "K\x02u"},
       {"neither text nor a number", "}NK\x01s"},
       {"torch._utils._rebuild_sparse_tensor", "ctorch._utils\n_rebuild_sparse_tensor\n)R"},
       {"a storage",
@@ -87,7 +88,7 @@ TEST_F(ForeignValues, AreRefusedByNameWhereTheyAreReached) {
   }
   test::expect_error<CheckpointError>(ErrorCode::kUnsupported, {"[\"argparse.Namespace\"]", "refused"},
                                       [&] { write_torch_file(path("b.pt"), value); });
-  EXPECT_NE(verify(path(), {}).lines[0].find("good: torch.save (zip), 1 tensors, 13 objects"), std::string::npos);
+  EXPECT_NE(verify(path(), {}).lines[0].find("good: torch.save (zip), 1 tensors, 15 objects"), std::string::npos);
   EXPECT_EQ(show(path(), {}).at(4), "  argparse.Namespace: the Python object argparse.Namespace, which is not read");
   EXPECT_EQ(diff(path(), path(), {}).lines.size(), entries.size());
   EXPECT_EQ(convert(path(), path("run.ckpt"), {}).size(), entries.size());  // left out, each with a line

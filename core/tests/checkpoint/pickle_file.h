@@ -24,6 +24,11 @@ inline void write_pickle_file(const std::filesystem::path& path, const std::stri
   ASSERT_TRUE(out.commit().ok());
 }
 
+// The opcodes of a text of less than 256 bytes.
+inline std::string short_text(const std::string& utf8) {
+  return "\x8c" + std::string(1, static_cast<char>(utf8.size())) + utf8;
+}
+
 // The opcodes of a tensor over storage "0" of `type`, which has 16 bytes; `rest` comes after the storage.
 inline std::string tensor_pickle(const std::string& count, const std::string& rest,
                                  const std::string& type = "torch\nFloatStorage") {

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "checkpoint/dict.h"
+#include "checkpoint/pickle_file.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/checkpoint_manager.h"
 #include "lockstep/checkpoint/state_dict.h"
@@ -217,6 +218,48 @@ TEST_F(CheckpointTools, ConvertAnOptimizerOfANamedKind) {
   EXPECT_FALSE(wrong_options(path("run.pt"), {.optimizer = "AdamW"}).empty());
 }
 
+// Python's options, for which LibTorch has no place, and their types.
+TEST_F(CheckpointTools, ConvertedOptimizersKeepTheOptionsOfPython) {
+  Dict run = run_.dict();
+  const Dict optimizer = run.at("optimizer").toGenericDict();
+  Dict group = optimizer.at("param_groups").toListRef()[0].toGenericDict();
+  c10::impl::GenericList names(c10::AnyType::get());
+  names.push_back("weight");
+  names.push_back("bias");
+  const std::vector<std::pair<std::string, c10::IValue>> options{
+      {"name", "backbone"}, {"param_names", names}, {"lr", 1},      {"foreach", true},
+      {"fused", false},     {"capturable", true},   {"scale", 0.5}, {"note", c10::IValue()}};
+  for (const auto& [name, value] : options) group.insert_or_assign(name, value);
+  Dict state = optimizer.at("state").toGenericDict().at(0).toGenericDict();
+  state.insert_or_assign("step", 3);
+  state.insert("note", c10::IValue());
+  write_torch_file(path("own.pt"), run);
+  test::expect_error<CheckpointError>(ErrorCode::kUnsupported, {"scale", "--optimizer"},
+                                      [&] { convert(path("own.pt"), path("own.ckpt"), {}); });
+  EXPECT_EQ(convert(path("own.pt"), path("own.ckpt"), {.optimizer = "AdamW"}), Lines());
+  EXPECT_EQ(convert(path("own.ckpt"), path("back.pt"), {}), Lines());
+  EXPECT_EQ(diff_of("own.pt", "back.pt", {.first_entry = "optimizer", .second_entry = "optimizer"}), Lines());
+  Trained other;
+  Checkpoint::load(path("own.ckpt")).restore_optimizer(other.optimizer);
+  EXPECT_EQ(other.optimizer.param_groups()[0].options().get_lr(), 1.0);
+  Checkpoint again = Checkpoint::load(path("own.ckpt"));
+  again.add_optimizer(other.optimizer);  // what C++ saves then has its own options alone
+  again.save(path("own.ckpt"));
+  convert(path("own.ckpt"), path("back.pt"), {});
+  const auto back = read_torch_file(path("back.pt")).toGenericDict().at("optimizer").toGenericDict();
+  EXPECT_FALSE(back.at("param_groups").toListRef()[0].toGenericDict().contains("name"));
+
+  // What has no place is named.
+  optimizer.insert("hyper", 1);
+  group.insert_or_assign("lr", torch::tensor(0.5));
+  state.insert_or_assign("step", torch::tensor(3.0, torch::kDouble));
+  write_torch_file(path("own.pt"), run);
+  const Lines lines = convert(path("own.pt"), path("own.ckpt"), {.optimizer = "AdamW"});
+  EXPECT_EQ(lines, (Lines{R"(left out: ["optimizer"]["hyper"]: optimizers have "state" and "param_groups" alone)",
+                          R"(changed: ["optimizer"]["param_groups"][0]["lr"]: a tensor became a number)",
+                          R"(changed: ["optimizer"]["state"][0]["step"]: it becomes a tensor of float32)"}));
+}
+
 // Python's load_state_dict() takes any dict, so other keys would do nothing there, and say nothing.
 TEST_F(CheckpointTools, SchedulersHaveThePythonKeys) {
   const auto converted = [&](const auto& scheduler) {
@@ -240,6 +283,26 @@ TEST_F(CheckpointTools, SchedulersHaveThePythonKeys) {
   EXPECT_EQ(waits.at("num_bad_epochs").toInt(), 2);
   EXPECT_EQ(waits.at("cooldown_counter").toInt(), 0);
   EXPECT_EQ(waits.at("last_epoch").toInt(), 3);
+}
+
+// What LibTorch has no type for is read as another one.
+TEST_F(CheckpointTools, ConvertSaysWhichTypesChange) {
+  write_pickle_file(path("odd.pt"), "\x80\x02}(" + short_text("by") +
+                                        "C\x01"
+                                        "a" +
+                                        short_text("by2") +
+                                        "C\x01"
+                                        "b" +
+                                        short_text("set") + "\x8f(K\x01\x90" + short_text("dt") + "ctorch\nfloat16\n" +
+                                        short_text("size") + "ctorch\nSize\nK\x01\x85\x85R" + short_text("od") +
+                                        "ccollections\nOrderedDict\n)R" + short_text("ctr") +
+                                        "ccollections\nCounter\n}\x85Ru.");
+  const Lines expected{R"(changed: 1 Counter to dict: ["ctr"])",      R"(changed: 1 OrderedDict to dict: ["od"])",
+                       R"(changed: 2 bytes to str: ["by"], ["by2"])", R"(changed: 1 set to list: ["set"])",
+                       R"(changed: 1 torch.Size to tuple: ["size"])", R"(changed: 1 torch.dtype to str: ["dt"])"};
+  EXPECT_EQ(convert(path("odd.pt"), path("b.pt"), {}), expected);
+  EXPECT_EQ(convert(path("odd.pt"), path("b.pt"), {.entry = "by"}), (Lines{R"(changed: 1 bytes to str: ["by"])"}));
+  EXPECT_EQ(convert(path("b.pt"), path("c.pt"), {}), Lines());
 }
 
 TEST_F(CheckpointTools, ConvertStateDicts) {
@@ -277,6 +340,39 @@ TEST_F(CheckpointTools, NameEachDifference) {
   }
   EXPECT_EQ(diff_of("run.pt", "other.pt", {.ignore_dtypes = true}).size(), 4U);
   EXPECT_EQ(diff_of("run.pt", "other.pt", {.atol = 1, .ignore_dtypes = true}).size(), 2U);
+}
+
+TEST_F(CheckpointTools, CompareNumbersExactlyAndWithTheirTypes) {
+  constexpr std::int64_t kOdd = 9007199254740993;  // no double
+  const auto put = [&](const std::string& name, const c10::IValue& value, const torch::Tensor& tensor) {
+    Dict run = make_dict();
+    run.insert("n", value);
+    run.insert("t", tensor);
+    write_torch_file(path(name), run);
+  };
+  const auto tensor_of = [](std::int64_t value) { return torch::full({2}, value, torch::kInt64); };
+  put("odd", kOdd, tensor_of(kOdd));
+  put("even", 9007199254740992.0, tensor_of(kOdd - 1).to(torch::kDouble));
+  EXPECT_EQ(joined(diff_of("odd", "even")),
+            "[\"n\"]: an int and a float: 9007199254740993 and 9007199254740992\n[\"t\"]: int64 and float64\n");
+  EXPECT_EQ(diff_of("odd", "even", {.ignore_dtypes = true}).size(), 2U);
+  EXPECT_EQ(diff_of("even", "odd", {.ignore_dtypes = true}).size(), 2U);
+  EXPECT_EQ(diff_of("odd", "even", {.atol = 1, .ignore_dtypes = true}), Lines());
+  EXPECT_EQ(diff_of("odd", "even", {.atol = 0.5, .ignore_dtypes = true}).size(), 2U);
+  put("1", 1, torch::tensor({1}));
+  put("1.0", 1.0, torch::tensor({1.0}));
+  EXPECT_EQ(diff_of("1", "1.0").size(), 2U);
+  EXPECT_EQ(diff_of("1", "1.0", {.ignore_dtypes = true}), Lines());
+  put("int", INT64_MAX, tensor_of(INT64_MAX));
+  put("float", 9223372036854775808.0, torch::full({2}, 9223372036854775808.0, torch::kDouble));
+  EXPECT_EQ(diff_of("int", "float", {.ignore_dtypes = true}).size(), 2U);
+  put("minus", -1, tensor_of(-1));
+  put("unsigned", at::Scalar(UINT64_MAX), tensor_of(-1).view(torch::kUInt64));
+  EXPECT_EQ(diff_of("minus", "unsigned", {.ignore_dtypes = true}).size(), 2U);
+  EXPECT_EQ(diff_of("minus", "unsigned", {.atol = 1, .ignore_dtypes = true}).size(), 2U);
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  put("complex", c10::complex<double>(nan, 1), torch::tensor({1}));
+  EXPECT_EQ(diff_of("complex", "complex"), Lines());
 }
 
 TEST_F(CheckpointTools, CompareValuesThatAreNoNumbers) {
@@ -375,6 +471,8 @@ TEST_F(CheckpointTools, AreAProgram) {
   EXPECT_EQ(lockstep({"diff", run, path("absent")}).exit_code, 2);
   EXPECT_EQ(lockstep({"convert", run, path("copy.pt")}).exit_code, 0);
   EXPECT_EQ(lockstep({"verify", path("copy.pt"), model}).exit_code, 0);
+  write_torch_file(path("complex.pt"), torch::zeros({2}, torch::kComplexHalf));
+  EXPECT_EQ(lockstep({"convert", path("complex.pt"), path("copy.pt")}).err, "");
   folder_.write("bad\n.pt", "PK");
   const test::Finished bad = lockstep({"verify", path("bad\n.pt"), model});
   EXPECT_EQ(bad.exit_code, 1);

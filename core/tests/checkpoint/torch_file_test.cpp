@@ -98,6 +98,28 @@ TEST_F(TorchFiles, KeepSharedMemoryAndLeaveOutTheRest) {
   EXPECT_TRUE(torch::equal(read[2].toTensor(), tied.narrow(0, 2, 3)));
 }
 
+TEST_F(TorchFiles, KeepGradientsAndTheMemoryOfConjugatedViews) {
+  const torch::Tensor numbers = torch::complex(torch::rand({3, 2}), torch::rand({3, 2}));
+  const torch::Tensor parameter = torch::ones({2}, torch::requires_grad());
+  List written(c10::AnyType::get());
+  for (const auto& tensor : {numbers, numbers.mH(), numbers.conj(), at::_neg_view(numbers), parameter, parameter * 2}) {
+    written.push_back(tensor);
+  }
+  write_torch_file(path(), written);
+  const c10::IValue value = read_torch_file(path());
+  const auto read = value.toListRef();
+  for (std::size_t i = 0; i < read.size(); ++i) {
+    const torch::Tensor expected = written.get(i).toTensor();
+    EXPECT_TRUE(torch::equal(read[i].toTensor(), expected)) << i;
+    EXPECT_EQ(read[i].toTensor().strides(), expected.strides()) << i;
+    EXPECT_EQ(read[i].toTensor().requires_grad(), i > 3) << i;
+    EXPECT_EQ(read[i].toTensor().is_alias_of(read[0].toTensor()), i < 4) << i;
+  }
+  write_torch_file(path(), numbers.conj());
+  EXPECT_NE(bytes().find("conj"), std::string::npos);
+  EXPECT_EQ(bytes().find("neg"), std::string::npos);  // Python would set what is named
+}
+
 // A text of 64 KiB that is used a thousand times, and the bytes that are made from it as often.
 TEST_F(TorchFiles, KeepATextInMemoryOnceHoweverOftenItIsUsed) {
   constexpr std::size_t kUses = 1000;

@@ -127,7 +127,8 @@ class Checkpoint {
   void set(std::string_view name, std::string_view value);
   void set(std::string_view name, const char* value) { set(name, std::string_view(value)); }
   bool has(std::string_view name) const;
-  // kNotFound when there is no such value, kCorrupt when it is not a number.
+  // Of set() or set_value(). kNotFound when there is no such value, kCorrupt when it is not a number; get_text()
+  // returns numbers too, and refuses other kinds.
   std::int64_t get_int(std::string_view name) const;
   double get_double(std::string_view name) const;
   std::string get_text(std::string_view name) const;
@@ -158,6 +159,7 @@ class Checkpoint {
     const void* scheduler = nullptr;
   };
 
+  const std::string& saved_text(std::string_view name) const;
   void require_first(const void*& added, const void* now, const char* what);
   void add_scheduler_state(const void* scheduler, const std::type_info& type, const c10::IValue& state);
   c10::IValue scheduler_state(const std::type_info& type) const;

@@ -3,7 +3,8 @@
 //
 // A file's value is LibTorch's own type for Python's values, c10::IValue:
 //
-//   - dict, OrderedDict and Counter are a GenericDict in the same order. Keys are text or numbers
+//   - dict, OrderedDict and Counter are a GenericDict in the same order. Keys are text or numbers;
+//     a dict with other keys, such as bytes, is foreign
 //   - list and set are a list; tuple and torch.Size are a Tuple
 //   - Tensor and Parameter are a Tensor. Attributes of a Parameter are dropped
 //   - int is an Int of 64 bits, from 2^63 on a UInt; float, complex, bool, str and None are what they are there
@@ -34,8 +35,8 @@ c10::IValue read_torch_file(const std::filesystem::path& path, torch::Device map
 // Writes a value of these kinds; other lists and dicts of LibTorch (of int, of Tensor) count as lists and dicts.
 // Tensors that share memory are written with it once; a view that has its memory for itself is written without the rest
 // of that memory, and one with more elements than its memory (expanded) with its memory and its strides. Python gets
-// tensors of the CPU without gradients. Replaces `path` in one step, as write_tensor_file() does. kUnsupported names a
-// value that cannot be written, and its place; a foreign one too.
+// tensors of the CPU with their requires_grad, without gradients. Replaces `path` in one step, as write_tensor_file()
+// does. kUnsupported names a value that cannot be written, and its place; a foreign one too.
 void write_torch_file(const std::filesystem::path& path, const c10::IValue& value);
 
 }  // namespace lockstep::checkpoint

@@ -40,7 +40,7 @@ struct DiffOptions {
   std::string second_entry = {};  // of the second
   double rtol = 0;                // values are alike when |a - b| <= atol + rtol * |b|; NaN is like NaN
   double atol = 0;
-  bool ignore_dtypes = false;
+  bool ignore_dtypes = false;  // compare numbers of different types; else they differ
 };
 struct Differences {
   Lines lines;           // one for each value that differs
@@ -60,7 +60,7 @@ struct ConvertOptions {
 std::string wrong_options(const std::filesystem::path& to, const ConvertOptions& options);
 // Replaces `to` in one step. Its ending says the format: .safetensors; .ckpt for a checkpoint of Lockstep, from a dict
 // with "model" and, if it has them, "optimizer", "step", "metric" and values; for all others a file of torch.save.
-// Returns lines that say what was left out.
+// Returns lines that say what was left out, and what has another type now.
 Lines convert(const std::filesystem::path& from, const std::filesystem::path& to, const ConvertOptions& options);
 
 }  // namespace lockstep::checkpoint

@@ -29,8 +29,12 @@ enum class PickleKind : std::uint8_t {
   kStorage,  // items: the fields that torch.save writes for a storage
 };
 
+// What Python has where LibTorch has no such type.
+enum class PythonType : std::uint8_t { kSame, kOrderedDict, kCounter, kSet };
+
 struct PickleValue {
   PickleKind kind = PickleKind::kNone;
+  PythonType python = PythonType::kSame;  // of kList, kDict
   union {
     std::int64_t integer = 0;  // kInt, kUnsigned; kBool: 0 or 1
     double number;             // kFloat

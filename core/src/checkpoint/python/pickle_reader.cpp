@@ -75,7 +75,7 @@ class PickleReader {
   // Values that nothing can change are in memory once.
   void push_once(PickleId& id, PickleKind kind, std::int64_t integer = 0) {
     if (id == kUnset) {
-      PickleValue value{kind, {}};
+      PickleValue value{kind, {}, {}};
       value.integer = integer;
       id = add(value);
     }
@@ -87,22 +87,23 @@ class PickleReader {
     if (stack_.size() > kMostValues) corrupt(fmt::format("has over {} values", kMostValues));
   }
   void push_integer(PickleKind kind, std::int64_t integer) {
-    PickleValue value{kind, {}};
+    PickleValue value{kind, {}, {}};
     value.integer = integer;
     push(value);
   }
   void push_text(PickleKind kind, std::string text) {
     charge(kTextBytes + 2 * text.size());
-    PickleValue value{kind, {}};
+    PickleValue value{kind, {}, {}};
     value.place = graph_.texts.size();
     graph_.texts.push_back(std::move(text));
     push(value);
   }
-  void push_list(PickleKind kind, std::vector<PickleId> items) {
+  void push_list(PickleKind kind, std::vector<PickleId> items, PythonType python = PythonType::kSame) {
     charge(kind == PickleKind::kDict ? kDictBytes : kind == PickleKind::kCall ? kCallBytes : kListBytes);
     count_items(kind, items.size());
-    PickleValue value{kind, {}};
+    PickleValue value{kind, {}, {}};
     value.place = graph_.lists.size();
+    value.python = python;
     graph_.lists.push_back(std::move(items));
     push(value);
   }
@@ -158,7 +159,7 @@ class PickleReader {
       case kLong1: push_long(input_.bytes(input_.byte())); return true;
       case kLong4: push_long(input_.bytes(input_.number(4))); return true;
       case kBinFloat: {
-        PickleValue value{PickleKind::kFloat, {}};
+        PickleValue value{PickleKind::kFloat, {}, {}};
         value.number = std::bit_cast<double>(__builtin_bswap64(input_.number(8)));
         push(value);
         return true;
@@ -204,8 +205,8 @@ class PickleReader {
         return true;
       case kPop: pop(); return true;
       case kPopMark: pop_to_mark(); return true;
-      case kEmptyList:
-      case kEmptySet: push_list(PickleKind::kList, {}); return true;
+      case kEmptyList: push_list(PickleKind::kList, {}); return true;
+      case kEmptySet: push_list(PickleKind::kList, {}, PythonType::kSet); return true;
       case kEmptyDict: push_list(PickleKind::kDict, {}); return true;
       case kEmptyTuple: push_tuple({}); return true;
       case kTuple: push_tuple(pop_to_mark()); return true;
@@ -298,7 +299,7 @@ class PickleReader {
       const auto shown = [](std::string_view part) { return printable(part.substr(0, kMostNameBytes)); };
       return push_foreign(fmt::format("the Python object {}.{}", shown(module), shown(name)));
     }
-    PickleValue value{PickleKind::kName, {}};
+    PickleValue value{PickleKind::kName, {}, {}};
     value.name = known;
     push(value);
   }
@@ -329,7 +330,10 @@ class PickleReader {
     if (graph_.at(function).kind != PickleKind::kName) corrupt("calls something that is no function");
     if (graph_.at(arguments).kind != PickleKind::kTuple) corrupt("has a call without a tuple of arguments");
     const std::vector<PickleId> items = graph_.items(arguments);
-    if (graph_.at(function).name->role == PickleRole::kMapping) return push_mapping(items);
+    const PickleName& name = *graph_.at(function).name;
+    if (name.role == PickleRole::kMapping) {
+      return push_mapping(items, name.name == "Counter" ? PythonType::kCounter : PythonType::kOrderedDict);
+    }
     std::vector<PickleId> all{function};
     all.insert(all.end(), items.begin(), items.end());
     push_list(PickleKind::kCall, std::move(all));
@@ -350,7 +354,7 @@ class PickleReader {
   }
 
   // OrderedDict(), OrderedDict([[key, value], ...]) or Counter({...}): items follow as for a dict.
-  void push_mapping(const std::vector<PickleId>& arguments) {
+  void push_mapping(const std::vector<PickleId>& arguments, PythonType python) {
     std::vector<PickleId> items;
     if (arguments.size() > 1) corrupt("makes a mapping of several arguments");
     if (!arguments.empty()) {
@@ -359,7 +363,7 @@ class PickleReader {
       if (kind == PickleKind::kDict) items = graph_.items(arguments[0]);
       if (kind == PickleKind::kList) items = items_of_pairs(graph_.items(arguments[0]));
     }
-    push_list(PickleKind::kDict, std::move(items));
+    push_list(PickleKind::kDict, std::move(items), python);
   }
 
   std::vector<PickleId> items_of_pairs(const std::vector<PickleId>& pairs) const {

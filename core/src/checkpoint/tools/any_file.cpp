@@ -18,6 +18,7 @@
 #include "checkpoint/python/zip_reader.h"
 #include "checkpoint/scheduler_state.h"
 #include "checkpoint/tensor_file_header.h"
+#include "checkpoint/torch_bytes.h"
 #include "lockstep/checkpoint/checkpoint_manager.h"
 #include "lockstep/checkpoint/distributed_checkpoint.h"
 #include "lockstep/checkpoint/state_dict.h"
@@ -95,7 +96,7 @@ bool is_checkpoint(const std::map<std::string, std::string>& metadata, const Ten
 AnyFile read_tensors(const fs::path& path, Checksum checksum) {
   const auto metadata = read_tensor_file_metadata(path);
   const TensorFile file = read_tensor_file(path, checksum);
-  AnyFile read{path, "safetensors", "its structure; it has no checksum", {}, {}};
+  AnyFile read{path, "safetensors", "its structure; it has no checksum", {}, {}, {}};
   for (const ChecksumKind& kind : {kSha256, kCrc32}) {
     if (checksum != Checksum::kIgnored && metadata.contains(std::string(kind.key)))
       read.checked = fmt::format("its {}", kind.name);
@@ -124,22 +125,30 @@ std::string checked_in_zip(const fs::path& path) {
   return all ? "the CRC-32 of each part" : "its structure; it has parts without a checksum";
 }
 
-AnyFile read_all(const fs::path& path, Checksum checksum) {
+AnyFile read_torch(const fs::path& path, const char* format, const std::string& checked, std::string_view entry) {
+  TypeChanges changes(entry);
+  c10::IValue value = read_torch_file(path, torch::kCPU, &changes);
+  return {path, format, checked, std::move(value), {}, changes.lines()};
+}
+
+AnyFile read_all(const fs::path& path, std::string_view entry, Checksum checksum) {
   switch (file_kind_of(path)) {
     case FileKind::kDistributed:
       return {path,
               "distributed checkpoint",
               "the CRC-32 of parts that have one; .metadata has no checksum",
               read_distributed_checkpoint(path),
+              {},
               {}};
-    case FileKind::kTorchZip: return {path, "torch.save (zip)", checked_in_zip(path), read_torch_file(path), {}};
+    case FileKind::kTorchZip: return read_torch(path, "torch.save (zip)", checked_in_zip(path), entry);
     case FileKind::kTorchLegacy:
-      return {path, "torch.save (older format)", "its structure; it has no checksum", read_torch_file(path), {}};
+      return read_torch(path, "torch.save (older format)", "its structure; it has no checksum", entry);
     case FileKind::kSharded:
       return {path,
               "state dict in several files",
               "the checksums of files that have one; the index has none",
               to_ivalue(read_state_dict(path, torch::kCPU, "", checksum)),
+              {},
               {}};
     case FileKind::kTensors: break;
   }
@@ -162,7 +171,7 @@ std::vector<fs::path> checkpoints_in(const fs::path& path) {
 
 AnyFile read_any_file(const fs::path& path, std::string_view entry, Checksum checksum) {
   const std::vector<fs::path> checkpoints = in_context(path.native(), [&] { return checkpoints_in(path); });
-  AnyFile read = read_all(checkpoints.empty() ? path : checkpoints.back(), checksum);
+  AnyFile read = read_all(checkpoints.empty() ? path : checkpoints.back(), entry, checksum);
   read.value = in_context(read.path.native(), [&] { return entry_of(read.value, entry); });
   return read;
 }

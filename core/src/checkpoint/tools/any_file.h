@@ -19,6 +19,7 @@ struct AnyFile {
   c10::IValue value;           // the content, as Python would have it
   // Names of a checkpoint's values whose types it does not have: an older version has written it. They are text.
   std::vector<std::string> untyped;
+  std::vector<std::string> changed;  // lines that say which types of a file of torch.save have become others
 };
 
 // Reads a file of torch.save, a safetensors file, a checkpoint of Lockstep, or a folder: a distributed checkpoint, a

@@ -14,7 +14,6 @@
 #include "checkpoint/optimizer_dict.h"
 #include "checkpoint/own_values.h"
 #include "checkpoint/text_of.h"
-#include "checkpoint/value_text.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/tensor_file.h"
 #include "lockstep/checkpoint/torch_file.h"
@@ -57,7 +56,9 @@ class CheckpointMaker {
       add_tensors("model.", value);
     } else if (key == "optimizer" || key == "optimizer_state_dict") {
       take_place("the optimizer", key);
-      add_python_optimizer(file_, value, optimizer_);
+      PythonLines said{fmt::format("[\"{}\"]", key)};
+      add_python_optimizer(file_, value, optimizer_, {}, &said);
+      left_out_.insert(left_out_.end(), said.lines.begin(), said.lines.end());
     } else if (key == "generators" && holds(value, &c10::IValue::isTensor)) {
       add_tensors("generator.", value);
     } else if (key == "tensors" && holds(value, &c10::IValue::isTensor)) {
@@ -114,20 +115,18 @@ class CheckpointMaker {
 
   void add_value(const std::string& name, const c10::IValue& value, const std::string& place) {
     try {
-      const std::string text = text_of_value(value);  // refuses what no value can be
-      take_place(fmt::format("the value \"{}\"", printable(name)), name);
-      if (value.isInt()) return set_own_value(file_, name, value.toInt());
-      if (value.isDouble()) return set_own_value(file_, name, value.toDouble());
-      if (value.isString()) return set_own_value(file_, name, std::string_view(value.toStringRef()));
       set_own_value(file_, name, value);
+      take_place(fmt::format("the value \"{}\"", printable(name)), name);
     } catch (const CheckpointError& error) {
       if (error.code() != ErrorCode::kUnsupported) throw;
-      leave_out(fmt::format("{}[\"{}\"]", place, name), error.what());
+      return leave_out(fmt::format("{}[\"{}\"]", place, name), error.what());
     }
+    budget_.add(std::string_view(file_.metadata.at(std::string(kValuePrefix) + name)));
   }
 
   std::string optimizer_;
   TensorFile file_;
+  ValueBudget budget_;
   std::set<std::string> taken_;
   Lines left_out_;
 };
@@ -168,13 +167,17 @@ Lines convert(const fs::path& from, const fs::path& to, const ConvertOptions& op
       read_any_file(from, options.entry, options.ignore_checksum ? Checksum::kIgnored : Checksum::kIfPresent);
   const bool tensors = to.extension() == ".safetensors";
   if (to.extension() == ".ckpt") {
-    return in_context(file.path.native(), [&] { return write_checkpoint(to, file.value, options); });
+    Lines lines = in_context(file.path.native(), [&] { return write_checkpoint(to, file.value, options); });
+    lines.insert(lines.end(), file.changed.begin(), file.changed.end());
+    return lines;
   }
   if (!tensors && !changes_tensors(options)) {
     write_torch_file(to, file.value);
-    if (file.untyped.empty()) return {};
-    return {fmt::format("as text, because an older version of Lockstep has saved them without their types: {}",
-                        fmt::join(file.untyped, ", "))};
+    Lines lines = file.changed;
+    if (file.untyped.empty()) return lines;
+    lines.push_back(fmt::format("as text, because an older version of Lockstep has saved them without their types: {}",
+                                fmt::join(file.untyped, ", ")));
+    return lines;
   }
   const StateDict state = in_context(file.path.native(), [&] { return changed(to_state_dict(file.value), options); });
   write_state_dict(to, state);

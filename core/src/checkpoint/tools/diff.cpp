@@ -2,6 +2,8 @@
 #include <fmt/ranges.h>
 
 #include <cmath>
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -19,12 +21,27 @@ namespace {
 
 using Dict = c10::impl::GenericDict;
 
-// Values in a type that has all arithmetic, and all values of `tensor`. Integers of 64 bits without sign keep their
-// order only below 2^63; whether two of them are equal is still right.
-torch::Tensor comparable(const torch::Tensor& tensor, bool as_real) {
-  if (tensor.is_complex()) return tensor.to(torch::kComplexDouble);
-  if (as_real || tensor.is_floating_point()) return tensor.to(torch::kDouble);
-  return tensor.scalar_type() == torch::kUInt64 ? tensor.contiguous().view(torch::kLong) : tensor.to(torch::kLong);
+// Doubles round integers of 64 bits.
+torch::Tensor rounded(const torch::Tensor& tensor) {
+  return tensor.to(tensor.is_complex() ? torch::kComplexDouble : torch::kDouble);
+}
+
+// The upper and the lower half of integers of 64 bits, of which doubles round neither; other values, and 0.
+std::pair<torch::Tensor, torch::Tensor> halves(const torch::Tensor& tensor) {
+  constexpr std::int64_t kHalf = std::int64_t{1} << 32;
+  const bool with_sign = tensor.scalar_type() == torch::kInt64;
+  if (!with_sign && tensor.scalar_type() != torch::kUInt64) return {rounded(tensor), torch::zeros({}, torch::kDouble)};
+  const torch::Tensor bits = with_sign ? tensor : tensor.view(torch::kInt64);
+  const torch::Tensor shifted = torch::bitwise_right_shift(bits, 32);
+  const torch::Tensor upper = with_sign ? shifted : shifted & (kHalf - 1);
+  return {upper.to(torch::kDouble) * static_cast<double>(kHalf), (bits & (kHalf - 1)).to(torch::kDouble)};
+}
+
+// How far values are apart; of values that are the same when they are rounded, exactly.
+torch::Tensor gap_of(const torch::Tensor& a, const torch::Tensor& b) {
+  const auto [upper_a, lower_a] = halves(a);
+  const auto [upper_b, lower_b] = halves(b);
+  return ((upper_a - upper_b) + (lower_a - lower_b)).abs();
 }
 
 const char* kind_text(const c10::IValue& value) {
@@ -34,7 +51,8 @@ const char* kind_text(const c10::IValue& value) {
   if (value.isTuple()) return "a tuple";
   if (value.isNone()) return "None";
   if (value.isBool()) return "a bool";
-  if (value.isInt() || value.isDouble() || value.isUnsigned()) return "a number";
+  if (value.isInt() || value.isUnsigned()) return "an int";
+  if (value.isDouble()) return "a float";
   return value.isString() ? "a text" : "another value";
 }
 
@@ -59,10 +77,14 @@ class Comparison {
     if (a.isList() && b.isList()) return items(a.toListRef(), b.toListRef(), place);
     if (a.isTuple() && b.isTuple()) return items(a.toTupleRef().elements(), b.toTupleRef().elements(), place);
     if (a.isTensor() && b.isTensor()) return tensors(a.toTensor(), b.toTensor(), place);
-    if (same_scalar(a, b)) {
+    const bool alike_in_kind = std::string_view(kind_text(a)) == kind_text(b);
+    const bool both_numbers = is_number(a) && is_number(b);
+    if ((alike_in_kind || (both_numbers && options_.ignore_dtypes)) && same_scalar(a, b)) {
       ++found_.same;
-    } else if (std::string_view(kind_text(a)) == kind_text(b)) {
+    } else if (alike_in_kind) {
       differ(place, fmt::format("{} and {}", scalar_text(a), scalar_text(b)));
+    } else if (both_numbers) {
+      differ(place, fmt::format("{} and {}: {} and {}", kind_text(a), kind_text(b), scalar_text(a), scalar_text(b)));
     } else {
       differ(place, fmt::format("{} and {}", kind_text(a), kind_text(b)));
     }
@@ -101,22 +123,22 @@ class Comparison {
     for (std::size_t i = 0; i < a.size(); ++i) compare(a[i], b[i], fmt::format("{}[{}]", place, i));
   }
 
-  bool alike(double a, double b) const {
+  // In this type every integer of 64 bits is exact.
+  using Exact = long double;
+  static_assert(std::numeric_limits<Exact>::digits >= 64);
+
+  bool alike(Exact a, Exact b) const {
     return a == b || (std::isnan(a) && std::isnan(b)) ||
            (std::isfinite(b) && std::abs(a - b) <= options_.atol + options_.rtol * std::abs(b));
   }
 
+  static bool is_number(const c10::IValue& value) { return value.isInt() || value.isUnsigned() || value.isDouble(); }
+  static Exact number(const c10::IValue& value) {
+    if (value.isDouble()) return value.toDouble();
+    return value.isInt() ? static_cast<Exact>(value.toInt()) : static_cast<Exact>(value.toUInt());
+  }
+
   bool same_scalar(const c10::IValue& a, const c10::IValue& b) {
-    const bool exact = options_.rtol == 0 && options_.atol == 0;
-    if (a.isUnsigned() && b.isUnsigned() && (exact || a.toUInt() == b.toUInt())) return a.toUInt() == b.toUInt();
-    if (a.isInt() && b.isInt() && (exact || a.toInt() == b.toInt())) return a.toInt() == b.toInt();
-    const auto is_number = [](const c10::IValue& value) {
-      return value.isInt() || value.isDouble() || value.isUnsigned();
-    };
-    const auto number = [](const c10::IValue& value) {
-      if (value.isDouble()) return value.toDouble();
-      return value.isInt() ? static_cast<double>(value.toInt()) : static_cast<double>(value.toUInt());
-    };
     if (is_number(a) && is_number(b)) return alike(number(a), number(b));
     if (a.isNone() || b.isNone()) return a.isNone() && b.isNone();
     if (a.isString() && b.isString()) {
@@ -125,7 +147,11 @@ class Comparison {
     }
     if (a.isBool() && b.isBool()) return a.toBool() == b.toBool();
     if (a.isDevice() && b.isDevice()) return a.toDevice() == b.toDevice();
-    if (a.isComplexDouble() && b.isComplexDouble()) return a.toComplexDouble() == b.toComplexDouble();
+    if (a.isComplexDouble() && b.isComplexDouble()) {
+      const c10::complex<double> first = a.toComplexDouble();
+      const c10::complex<double> second = b.toComplexDouble();
+      return alike(first.real(), second.real()) && alike(first.imag(), second.imag());
+    }
     return false;
   }
 
@@ -139,21 +165,22 @@ class Comparison {
     if (a.scalar_type() != b.scalar_type() && !options_.ignore_dtypes) {
       return differ(place, fmt::format("{} and {}", dtype_text(a), dtype_text(b)));
     }
-    const bool near = options_.rtol > 0 || options_.atol > 0;
-    const bool as_real = near || a.is_floating_point() || b.is_floating_point() || a.scalar_type() != b.scalar_type();
     const bool repeats = same_repeats(a, b);
     for (const torch::Tensor& tensor : {a, b}) budget_.add(repeats ? without_repeats(tensor) : tensor);
-    const torch::Tensor first = comparable(repeats ? without_repeats(a) : a, as_real);
-    const torch::Tensor second = comparable(repeats ? without_repeats(b) : b, as_real);
-    torch::Tensor same = first.eq(second) | (first.ne(first) & second.ne(second));
-    if (near) {
-      same = same | (torch::isfinite(second) & (first - second).abs().le(second.abs() * options_.rtol + options_.atol));
+    const torch::Tensor first = repeats ? without_repeats(a) : a;
+    const torch::Tensor second = repeats ? without_repeats(b) : b;
+    const torch::Tensor x = rounded(first);
+    const torch::Tensor y = rounded(second);
+    const torch::Tensor gap = gap_of(first, second);
+    torch::Tensor same = (x.eq(y) & ~gap.gt(0)) | (x.ne(x) & y.ne(y));
+    if (options_.rtol > 0 || options_.atol > 0) {
+      same = same | (torch::isfinite(y) & gap.le(y.abs() * options_.rtol + options_.atol));
     }
     if (same.all().item<bool>()) {
       ++found_.same;
       return;
     }
-    differ(place, difference_of(first, second, ~same));
+    differ(place, difference_of(gap, y, ~same));
   }
 
   // Whether both repeat their values along the same dimensions.
@@ -165,20 +192,19 @@ class Comparison {
   }
 
   // How many elements differ, by how much at most, and where.
-  static std::string difference_of(const torch::Tensor& a, const torch::Tensor& b, const torch::Tensor& differs) {
-    torch::Tensor gap = (a - b).abs().to(torch::kDouble);
-    gap = torch::where(differs, torch::nan_to_num(gap, HUGE_VAL, HUGE_VAL, HUGE_VAL), torch::zeros_like(gap) - 1)
-              .flatten();
+  static std::string difference_of(torch::Tensor gap, const torch::Tensor& b, const torch::Tensor& differs) {
+    const torch::Tensor of_values = torch::nan_to_num(gap, HUGE_VAL, HUGE_VAL, HUGE_VAL);
+    gap = torch::where(differs, of_values, torch::zeros_like(gap) - 1).flatten();
     std::int64_t index = gap.argmax().item<std::int64_t>();
     const double most = gap[index].item<double>();
     const double of = b.flatten()[index].abs().to(torch::kDouble).item<double>();
     std::vector<std::int64_t> place;
-    for (std::int64_t i = a.dim(); i-- > 0;) {
-      place.insert(place.begin(), index % a.size(i));
-      index /= a.size(i);
+    for (std::int64_t i = b.dim(); i-- > 0;) {
+      place.insert(place.begin(), index % b.size(i));
+      index /= b.size(i);
     }
     return fmt::format("{} of {} values differ, most at [{}]: by {:.6g}{}", differs.sum().item<std::int64_t>(),
-                       a.numel(), fmt::join(place, ", "), most,
+                       b.numel(), fmt::join(place, ", "), most,
                        of > 0 && std::isfinite(most) ? fmt::format(" ({:.3g} relative)", most / of) : "");
   }
 
