@@ -3,7 +3,7 @@
 // One memfd: it has no entry in /dev/shm, and the kernel frees it with its last user. It begins with more address space
 // than most programs use; pages exist only once they are touched. So peers map it once and see every later allocation.
 // When that space is used up, the arena grows by a further segment, which peers map when they first get an address in
-// it. See docs/architecture.md, "Memory".
+// it. See docs/memory.md.
 //
 // In a fork of its process it allocates and frees nothing, and the memory is private: nobody sees what the child writes
 // there.
