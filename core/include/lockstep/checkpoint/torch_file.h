@@ -6,14 +6,14 @@
 //   - dict, OrderedDict and Counter are a GenericDict in the same order. Keys are text or numbers
 //   - list and set are a list; tuple and torch.Size are a Tuple
 //   - Tensor and Parameter are a Tensor. Attributes of a Parameter are dropped
-//   - int is an Int of 64 bits, from 2^63 on a UInt; float, complex, bool, str and None are what they are there
+//   - int is an Int of 64 bits, from 2^63 on a UInt; float, complex, bool, str and None keep their type
 //   - bytes are a String, torch.float32 is the String "float32", torch.device is a Device
-//   - every other Python object is foreign: a capsule that holds its name alone. Functions of this layer that reach one
-//     refuse it (kUnsupported) with its name and place
+//   - every other Python object is foreign: a capsule that holds the name of its class alone. Functions of this layer
+//     refuse a foreign object (kUnsupported); the error has its name and place
 //
 // Files may come from anyone: nothing in them is executed. The reader knows the names in
-// core/src/checkpoint/python/pickle_names.h, and keeps every other as a name. Memory and depth are bounded: a file that asks
-// for far more than it holds is an error (docs/interchange.md has the numbers).
+// core/src/checkpoint/python/pickle_names.h, and keeps every other object as a name. Memory and depth are bounded: a
+// file that asks for far more than it holds is an error (docs/interchange.md has the numbers).
 //
 // Functions throw CheckpointError, whose text names the file. Not thread-safe for one path; they block until they are
 // done.
@@ -25,17 +25,17 @@
 
 namespace lockstep::checkpoint {
 
-// Reads a file of torch.save, in the zip format (since PyTorch 1.6) or the one before it. Tensors that share memory in
-// Python share it here, with the same strides. They are put on `map_location`, whatever device they were saved from.
-// kUnsupported names what is refused: TorchScript, a file that holds nothing but an object of a Python class. kCorrupt
-// says what is wrong with the bytes, and where.
+// Reads a file of torch.save, in the zip format (since PyTorch 1.6) or in the format before it. Tensors that share
+// memory in Python share it here too, with the same strides. All tensors are put on `map_location`, whatever device
+// they were saved from. kUnsupported for TorchScript, and for a file that holds nothing but an object of a Python
+// class. kCorrupt says what is wrong with the bytes, and where.
 c10::IValue read_torch_file(const std::filesystem::path& path, torch::Device map_location = torch::kCPU);
 
-// Writes a value of these kinds; other lists and dicts of LibTorch (of int, of Tensor) count as lists and dicts.
-// Tensors that share memory are written with it once; a view that has its memory for itself is written without the rest
-// of that memory, and one with more elements than its memory (expanded) with its memory and its strides. Python gets
-// tensors of the CPU without gradients. Replaces `path` in one step, as write_tensor_file() does. kUnsupported names a
-// value that cannot be written, and its place; a foreign one too.
+// Writes a value of the kinds above. Other lists and dicts of LibTorch (of int, of Tensor) count as lists and dicts.
+// Memory that several tensors share is written once. If a view is the only tensor in its memory, only the view's
+// elements are written. An expanded tensor, which has more elements than its memory, is written as its memory and its
+// strides. Python gets tensors of the CPU without gradients. Replaces `path` in one step, as write_tensor_file() does.
+// kUnsupported names a value that cannot be written, such as a foreign object, and its place.
 void write_torch_file(const std::filesystem::path& path, const c10::IValue& value);
 
 }  // namespace lockstep::checkpoint
