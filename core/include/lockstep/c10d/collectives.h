@@ -61,8 +61,7 @@ struct ReductionOptions {
 struct PointToPointOptions {
   int tag = 0;  // at least 0; a receive takes messages with an equal tag only
   ProcessGroup group = nullptr;
-  std::chrono::milliseconds timeout =
-      kGroupTimeout;  // as in CollectiveOptions; NCCL's isend and irecv keep the group's
+  std::chrono::milliseconds timeout = kGroupTimeout;  // NCCL's isend and irecv have the group's timeout instead
 };
 
 // The reduction that multiplies every input by `factor` before it sums.

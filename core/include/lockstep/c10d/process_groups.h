@@ -35,8 +35,9 @@ using BackendOptions = c10::intrusive_ptr<c10d::Backend::Options>;
 
 struct InitOptions {
   // Where ranks find one another:
-  //   - "": the first that is there of: rank and world_size below, launcher variables, Slurm, Open MPI. If none of them
-  //     says that the job is distributed, a world of one rank, without any network
+  //   - "": launcher variables, with which rank and world_size below must agree; without them rank and world_size
+  //     below; without these Slurm or Open MPI. If none of them says that the job is distributed, a world of one rank,
+  //     without any network
   //   - "env://": MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, LOCAL_RANK; a missing one is an error
   //   - "tcp://host:port": rank 0 listens there
   //   - "file:///path": a file that all ranks reach
