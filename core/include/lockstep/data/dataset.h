@@ -1,4 +1,4 @@
-// Datasets. Your own is one small class:
+// Datasets. A dataset of your own is one small class:
 //
 //   class Squares : public lockstep::data::Dataset {
 //    public:
@@ -8,7 +8,8 @@
 //     }
 //   };
 //
-// Samples of another type than {data, target}: DatasetOf<Sample>, with any type that collate.h makes batches of.
+// For samples of another type than {data, target} use DatasetOf<Sample>, with any type that collate.h can make batches
+// of.
 #pragma once
 
 #include <torch/torch.h>
@@ -28,10 +29,11 @@
 
 namespace lockstep::data {
 
-// Throws the exception that is being handled again: a SampleError as it is, others nested in a SampleError with
-// `index`.
+// Throws the exception that is being handled again: a SampleError as it is, any other exception nested in a SampleError
+// with `index`.
 [[noreturn]] void throw_sample_error(std::int64_t index);
-// For a dataset whose batches are not those of collate(), and which does not override get_batch.
+// Thrown for a dataset whose batches are of another type than those of collate(), and which does not override
+// get_batch.
 [[noreturn]] void throw_no_get_batch();
 
 // S: a sample. B: a batch, by default what collate() makes.
@@ -55,8 +57,8 @@ class DatasetOf {
   // seed, its epoch and its key(0, index). By default get(index).
   virtual S sample(std::int64_t index, const SampleContext& /*context*/) const { return get(index); }
 
-  // The batch of one or more samples. By default sample() of each and collate(). Override it to make batches faster
-  // than one by one, in tensors from context.empty(). Throws SampleError when a sample cannot be made.
+  // The batch of one or more samples. By default makes each sample by sample(), and the batch by collate(). Override it
+  // to make whole batches faster, in tensors from context.empty(). Throws SampleError when a sample cannot be made.
   virtual B get_batch(std::span<const std::int64_t> indices, const SampleContext& context = {}) const;
 };
 
@@ -73,7 +75,8 @@ S make_sample(const DatasetOf<S, B>& dataset, std::int64_t index, const SampleCo
   }
 }
 
-// make(0) to make(count - 1), without those that are a SkippedSample. Throws it when all are.
+// Returns make(0) to make(count - 1), without the samples for which make() throws SkippedSample. Throws SkippedSample
+// if that leaves no sample.
 template <typename S, typename Make>
 std::vector<S> make_samples(std::size_t count, const Make& make) {
   std::vector<S> samples;
@@ -106,7 +109,8 @@ extern template class DatasetOf<Example>;
 // The only sample of a batch of one.
 Example only_sample(const Example& batch);
 
-// One sample of any dataset. Those of {data, target} may override get_batch alone, so it is asked for a batch of one.
+// Returns one sample of any dataset. A dataset of {data, target} may override get_batch alone, so it is asked for a
+// batch of one.
 template <typename S, typename B>
 S one_sample(const DatasetOf<S, B>& dataset, std::int64_t index, const SampleContext& context) {
   if constexpr (std::is_same_v<S, Example> && std::is_same_v<B, Example>) {
