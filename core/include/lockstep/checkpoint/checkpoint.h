@@ -120,8 +120,8 @@ class Checkpoint {
 
   // Adds tensors of your own under one name, such as the averages of an ExponentialMovingAverage:
   // add_tensors("ema", ema.tensors()). They are not copied, like the model's tensors, and replace all tensors that were
-  // added under the same name before. kInvalidArgument for "e.x" beside "e": the
-  // tensor "x.y" of "e" and the tensor "y" of "e.x" would have the same name in the file.
+  // added under the same name before. kInvalidArgument for "e.x" beside "e": the tensor "x.y" of "e" and the tensor "y"
+  // of "e.x" would have the same name in the file.
   void add_tensors(std::string_view name, const std::map<std::string, at::Tensor>& tensors);
   // kNotFound if the checkpoint has no tensors of this name.
   std::map<std::string, at::Tensor> get_tensors(std::string_view name) const;

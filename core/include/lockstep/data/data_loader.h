@@ -83,8 +83,7 @@ struct DataLoaderOptionsOf {
   // cores, and for data in memory, such as Mnist, whose batches take less time to make than to hand over. Use workers
   // when samples are decoded or read from disk. kAutoWorkers: starts with one thread, adds a thread while the
   // consumer waits and a core is free, and removes a thread when fewer are enough; at most one for each core of this
-  // process. Not for iterable
-  // datasets.
+  // process. Not for iterable datasets.
   int num_workers = 0;
   // When not 0: threads on each machine, instead of num_workers. The machine's processes share the threads; each
   // process has at least one.

@@ -12,8 +12,8 @@
 //
 // After each update: average = decay * average + (1 - decay) * value. The first update copies. As PyTorch's
 // torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn and use_buffers=True (its default leaves buffers as
-// they are: `use_buffers` off), except that averages of half and bfloat16 values are
-// kept as float (in their own type, small changes would be lost) and that integer buffers are copied.
+// they are: `use_buffers` off), except that averages of half and bfloat16 values are kept as float (in their own type,
+// small changes would be lost) and that integer buffers are copied.
 //
 // Under DistributedDataParallel every rank has the same values, so every rank computes the same averages: nothing is
 // sent. A join needs update() in JoinOptions::after_shadow_pass for that; docs/training_helpers.md says how to send the

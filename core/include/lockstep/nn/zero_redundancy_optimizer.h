@@ -29,8 +29,7 @@
 // DistributedDataParallel's join, ranks that have finished must step too: JoinOptions::after_shadow_pass
 // (lockstep/nn/join.h). Not thread-safe. Throws c10::ValueError on every rank if the ranks disagree about parameters,
 // or if one rank has no parameters or wrong ones (the other ranks' errors name that rank and the reason), and what the
-// collectives throw
-// (lockstep/c10d/errors.h).
+// collectives throw (lockstep/c10d/errors.h).
 #pragma once
 
 #include <torch/optim/optimizer.h>
