@@ -1,5 +1,5 @@
 // A dataset of pictures: decodes and transforms them, and deals with corrupt files, for any source of encoded pictures.
-// ImageFolder is such a source; your own is a class with four methods.
+// ImageFolder is such a source; a source of your own is a class with four methods.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@ namespace lockstep::data {
 // indexed.
 enum class OnCorrupt {
   kRaise,  // SampleError with the path
-  // The next good sample takes its place, the same on all ranks and in every run: batches keep their size and ranks
-  // stay in step.
+  // The next good sample takes the place of the bad sample, the same on all ranks and in every run: batches keep their
+  // size, and ranks stay in step.
   kReplace,
-  // It is left out of its batch, which becomes smaller. Where nothing would be left of a batch, get_batch throws
-  // SkippedSample. A loader then takes the next good sample after the first one, so that ranks still make the same
-  // number of batches; with `exact` it leaves out the batch, so that no sample counts twice.
+  // The bad sample is left out of its batch, which becomes smaller. If all samples of a batch are bad, get_batch throws
+  // SkippedSample. A loader then takes the next good sample after the batch's first sample, so that ranks still make
+  // the same number of batches; with `exact` it leaves out the batch, so that no sample counts twice.
   kSkip,
 };
 
@@ -33,8 +33,8 @@ struct ImageOptions {
 struct CorruptFile {
   std::string name;
   std::string reason;
-  std::int64_t times = 0;   // how often it was needed
-  std::int64_t index = -1;  // of the sample
+  std::int64_t times = 0;   // how often the sample was needed
+  std::int64_t index = -1;  // the sample's index
 };
 
 class ImageDataset : public Dataset {
@@ -46,13 +46,13 @@ class ImageDataset : public Dataset {
   // or TenCrop the crops are a dimension in front. Random transforms draw with seed 0 and epoch 0.
   Example get(std::int64_t index) const override;
   // Data [n, c, h, w], target int64 [n]. Each sample is decoded and transformed directly into the batch. Throws
-  // SampleError, also when the shape of a sample differs from the first one (then a transform that fixes the size is
+  // SampleError, also if the shape of a sample differs from the first sample's (then a transform that fixes the size is
   // missing).
   Example get_batch(std::span<const std::int64_t> indices, const SampleContext& context = {}) const override;
 
-  // The corrupt files so far, in the order in which they were found. Any thread.
+  // The corrupt files so far, in the order in which they were found. Any thread may call it.
   std::vector<CorruptFile> corrupt_files() const;
-  // How many samples were skipped or replaced so far. Any thread.
+  // How many samples were skipped or replaced so far. Any thread may call it.
   std::int64_t corrupt_samples() const;
 
   const Compose& transform() const { return transform_; }
@@ -62,7 +62,7 @@ class ImageDataset : public Dataset {
   virtual Result<std::span<const std::uint8_t>> read_picture(std::int64_t index,
                                                              std::vector<std::uint8_t>& scratch) const = 0;
   virtual std::int64_t label(std::int64_t index) const = 0;
-  // For messages.
+  // What messages call the sample.
   virtual std::string name(std::int64_t index) const = 0;
 
  private:

@@ -1,4 +1,4 @@
-// Transforms of pictures that are tensors already, as those of CIFAR, of a TensorDataset or of a simulation:
+// Transforms of pictures that are tensors already, such as pictures of a TensorDataset or of a simulation:
 //
 //   Compose augment({RandomCrop{.size = 32, .padding = Padding{4}}, RandomHorizontalFlip{}, ToTensor{}});
 //   auto train = map_dataset(pictures, [augment](Example sample, const SampleContext& context) {
@@ -15,7 +15,7 @@ namespace lockstep::data {
 
 // `picture` is uint8 [3, height, width] or [1, height, width], on the CPU, of any strides; it is not changed. Returns
 // what an ImageFolder with these transforms returns for a file with these pixels, as a new tensor: the arithmetic is
-// that of PIL pictures. A picture with one channel keeps one, unless Grayscale{3} is among the transforms. `key`
+// PIL's. A picture with one channel keeps one, unless Grayscale{3} is among the transforms. `key`
 // decides the random parameters. Throws DataError (kInvalidArgument). Several threads may call it at once.
 torch::Tensor transform_tensor(const Compose& transforms, const torch::Tensor& picture, const SampleKey& key = {});
 
