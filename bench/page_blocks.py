@@ -13,6 +13,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 BEGIN = re.compile(r"^<!-- bench (.+?) -->$")
 END = re.compile(r"^<!-- end of bench (.+?)(?: ([0-9a-f]{12}))? -->$")
@@ -51,6 +52,14 @@ def blocks(page: str) -> Iterator[Block]:
             open_block.text += line + "\n"
     if open_block is not None:
         raise ValueError(f"line {open_block.line}: '<!-- bench {open_block.name} -->' has no end")
+
+
+def page_with(place: Path, name: str) -> Path:
+    """The page with the block of that name: `place` itself, or a page in the folder `place`. A ValueError when there is none."""
+    for page in sorted(place.glob("*.md")) if place.is_dir() else [place]:
+        if any(block.name == name for block in blocks(page.read_text(encoding="utf-8"))):
+            return page
+    raise ValueError(f"there is no line '<!-- bench {name} -->'")
 
 
 def replaced(page: str, name: str, text: str) -> str:

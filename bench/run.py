@@ -15,6 +15,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import charts
 import machine
 import page_blocks
 import plots
@@ -62,7 +63,8 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows as JSON")
     parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown for the pages")
-    parser.add_argument("--into", type=Path, metavar="PAGE", help="replace the tables in this page's blocks")
+    parser.add_argument("--into", type=Path, metavar="PLACE",
+                        help="replace the tables in this page, or in the pages of this folder; draw the charts again")
     parser.add_argument("--quick", action="store_true", help="fewer rounds, for a first look")
     parser.add_argument("--rounds", type=int, metavar="N", help="how often to measure each contender")
     parser.add_argument(
@@ -118,12 +120,22 @@ def write(block: str, text: str, missing: list[str], arguments: argparse.Namespa
     if arguments.markdown or not arguments.into:
         print(page_blocks.wrapped(block, text))
     if arguments.into:
-        page = arguments.into.read_text(encoding="utf-8")
-        arguments.into.write_text(page_blocks.replaced(page, block, text), encoding="utf-8")
-        print(f"{arguments.into}: table {block} written", file=sys.stderr)
+        page = page_blocks.page_with(arguments.into, block)
+        page.write_text(page_blocks.replaced(page.read_text(encoding="utf-8"), block, text), encoding="utf-8")
+        print(f"{page}: table {block} written", file=sys.stderr)
     for message in missing:
         print(f"MISSING {message}", file=sys.stderr)
     sys.stdout.flush()
+
+
+def draw_charts() -> list[str]:
+    """Returns a message if a table lacks what a chart shows; the charts stay as they were."""
+    try:
+        for chart in charts.write(charts.ROOT):
+            print(f"{chart} drawn", file=sys.stderr)
+    except ValueError as error:
+        return [f"charts: {error}"]
+    return []
 
 
 def show(outcome: Outcome, here: machine.Machine) -> None:
@@ -171,17 +183,20 @@ def measure_all(tools: Tools, arguments: argparse.Namespace) -> list[str]:
             write(block_name(name, arguments), report.markdown(outcome, command, here), outcome.missing, arguments)
         rows += outcome.rows
         missing += outcome.missing
+    if arguments.into:
+        unlike = draw_charts()
+        print("".join(f"MISSING {message}\n" for message in unlike), end="", file=sys.stderr)
+        missing += unlike
     if arguments.json:
         arguments.json.write_text(json.dumps([row.to_json() for row in rows], indent=1) + "\n", encoding="utf-8")
         print(f"\n{len(rows)} rows written to {arguments.json}", file=sys.stderr)
     return missing
 
 
-def check_page(arguments: argparse.Namespace) -> None:
+def check_pages(arguments: argparse.Namespace) -> None:
     """An error now is better than one after an hour of measuring."""
-    page = arguments.into.read_text(encoding="utf-8")
     for name in arguments.names:
-        page_blocks.replaced(page, block_name(name, arguments), "")
+        page_blocks.page_with(arguments.into, block_name(name, arguments))
 
 
 def main() -> int:
@@ -190,7 +205,7 @@ def main() -> int:
         signal.signal(number, lambda number, _: sys.exit(128 + number))  # an exception, so that clean-up runs
     if arguments.into:
         try:
-            check_page(arguments)
+            check_pages(arguments)
         except (OSError, ValueError) as error:
             print(f"./dev bench: --into {arguments.into}: {error}", file=sys.stderr)
             return 2

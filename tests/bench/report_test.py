@@ -1,5 +1,7 @@
 """Tables as text and as Markdown, and their blocks in pages."""
+import tempfile
 import unittest
+from pathlib import Path
 
 import modules  # noqa: F401, first: it makes the modules below importable
 
@@ -84,6 +86,16 @@ class Blocks(unittest.TestCase):
     def test_a_page_without_the_block(self):
         with self.assertRaisesRegex(ValueError, "<!-- bench c -->"):
             page_blocks.replaced(self.PAGE, "c", "")
+
+    def test_the_page_of_a_folder(self):
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "first.md").write_text("text\n", encoding="utf-8")
+            second = Path(folder) / "second.md"
+            second.write_text(self.PAGE, encoding="utf-8")
+            for place in (Path(folder), second):
+                self.assertEqual(page_blocks.page_with(place, "b --quick"), second)
+                with self.assertRaisesRegex(ValueError, "<!-- bench c -->"):
+                    page_blocks.page_with(place, "c")
 
     def test_comments_without_a_partner(self):
         for page in ("<!-- bench a -->\n", "<!-- end of bench a -->\n", "<!-- bench a -->\n<!-- end of bench b -->\n",

@@ -1,4 +1,6 @@
 """Each check of tools/docs finds its errors, and accepts correct pages."""
+from pathlib import Path
+
 from tools import Project  # first: it makes the modules below importable
 
 import bench_tables
@@ -11,7 +13,8 @@ import links
 class Links(Project):
     def setUp(self):
         super().setUp()
-        self.write("docs/README.md", "# Index\n[a](a.md), [ours](../README.md)\n")
+        self.write("docs/README.md", "# Index\n[a](a.md), [ours](../README.md), [figures](performance.md)\n")
+        self.write("docs/performance.md", "# Figures\n")
         self.write("examples/README.md", "[first](first/main.cpp)\n")
         self.write("examples/first/main.cpp", "")
         self.write("docs/a.md", "# Part: `one_two` (and more)\n## Same\n## Same\n")
@@ -31,9 +34,11 @@ class Links(Project):
 
     def test_an_incomplete_index(self):
         self.write("docs/new.md", "")
+        self.write("docs/measurements/more.md", "")
         self.write("examples/second/main.cpp", "")
         self.assertEqual(self.found_by(links.check), [
             "docs/README.md:1: this index does not name new.md",
+            "docs/performance.md:1: this index does not name measurements/more.md",
             "examples/README.md:1: this index does not name second"])
 
     def test_a_block_without_end(self):
@@ -166,6 +171,22 @@ class BenchTables(Project):
     def test_one_of_no_bench(self):
         self.assertEqual(self.page("<!-- bench lunch -->\n<!-- end of bench lunch -->\n"),
                          ["docs/a.md:1: ./dev bench has no 'lunch'"])
+
+    def test_charts_without_their_tables(self):
+        self.write("docs/charts/stray.svg", "")
+        [message] = self.found_by(bench_tables.check)
+        self.assertIn("docs/charts:1: the table of ./dev bench", message)
+
+    def test_charts_of_other_tables(self):
+        shipped = Path(__file__).resolve().parents[2] / "docs"
+        for file in [*shipped.glob("measurements/*.md"), *shipped.glob("charts/*.svg")]:
+            self.write(file.relative_to(shipped.parent), file.read_text())
+        self.assertEqual(list(bench_tables.wrong_charts(self.root)), [])
+        self.write("docs/charts/overview.svg", "")
+        self.write("docs/charts/stray.svg", "")
+        self.assertEqual(self.found_by(bench_tables.wrong_charts), [
+            "docs/charts/overview.svg:1: the chart shows other figures than the tables; draw it again: python3 bench/charts.py",
+            "docs/charts/stray.svg:1: bench/charts.py has no chart of this name"])
 
     def test_one_without_an_end(self):
         self.assertEqual(self.page("<!-- bench launch -->\n"), ["docs/a.md:1: line 1: '<!-- bench launch -->' has no end"])

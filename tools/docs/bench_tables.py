@@ -1,4 +1,5 @@
-"""Tables of ./dev bench on the pages are as the command has written them, and say what they were measured with.
+"""Tables of ./dev bench on the pages are as the command has written them, and say what they were measured with. The charts
+show these tables.
 
 bench/page_blocks.py describes their form. A block without text, a place for a table, is fine.
 """
@@ -9,6 +10,7 @@ from pathlib import Path
 import markdown
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
+import charts  # noqa: E402
 import page_blocks  # noqa: E402
 
 HEADING = ("Command", "Date", "Machine", "Versions", "Noise", "Rounds")
@@ -32,6 +34,19 @@ def wrong_in(block: page_blocks.Block, known):
             yield f"the table of ./dev bench {block.name} has no line '- {part}: '"
 
 
+def wrong_charts(root: Path):
+    try:
+        drawn = charts.draw(root)
+    except ValueError as error:
+        yield root / charts.CHARTS, 1, str(error)
+        return
+    for file in sorted({*drawn, *(root / charts.CHARTS).glob("*.svg")}):
+        if file not in drawn:
+            yield file, 1, "bench/charts.py has no chart of this name"
+        elif not file.exists() or file.read_text() != drawn[file]:
+            yield file, 1, "the chart shows other figures than the tables; draw it again: python3 bench/charts.py"
+
+
 def check(root: Path):
     known = names(root)
     for page in markdown.pages(root):
@@ -41,3 +56,5 @@ def check(root: Path):
                     yield page, block.line, message
         except ValueError as error:
             yield page, 1, str(error)
+    if (root / charts.CHARTS).is_dir():
+        yield from wrong_charts(root)

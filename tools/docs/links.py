@@ -4,7 +4,7 @@ from pathlib import Path
 import markdown
 
 # An index must name every page of its folder, or every folder of programs.
-INDICES = {"docs/README.md": "*.md", "examples/README.md": "*/"}
+INDICES = {"docs/README.md": "*.md", "docs/performance.md": "measurements/*.md", "examples/README.md": "*/"}
 
 
 def targets(prose):

@@ -3,9 +3,9 @@
 // The child has copies of all objects but only the thread that forked. Locks that other threads held stay locked
 // forever, and those threads cannot be joined. Sockets and shared memory are still the parent's: what the child does
 // to them reaches the parent and the other ranks. Therefore an object that holds any of these is inert in a fork: it
-// remembers the process that made it (Origin), answers calls with an error, and is never destroyed (LeakInForks). What
-// must go at once is released when the child begins (Fd::keep_from_forks, ForkHandler). Objects that the fork itself
-// makes work as usual.
+// remembers the process that made it (Origin), answers calls with an error, and is never destroyed (LeakInForks).
+// Descriptors and memory that the child must not keep are released when it begins (Fd::keep_from_forks, ForkHandler).
+// Objects that the fork itself makes work as usual.
 //
 // Children of posix_spawn, popen, system and vfork become another program and run none of this. Their copies of our
 // descriptors close, because all have O_CLOEXEC.
@@ -18,13 +18,14 @@
 namespace lockstep {
 
 namespace fork_detail {
-// In a page that the kernel clears in a fork, so that also a child of a bare clone() notices that it is one.
+// The number lies in a page that the kernel clears in a fork, so that even a child of a bare clone() notices that it is
+// a fork.
 extern std::atomic<std::atomic<std::uint32_t>*> generation;
 std::uint32_t renew_generation();
 void remember(const void* object);
 }  // namespace fork_detail
 
-// A number of this process, different from those of all processes it was forked from. Costs two loads.
+// A number of this process, different from the numbers of all processes that it was forked from. Costs two loads.
 inline std::uint32_t process_generation() {
   const auto* const page = fork_detail::generation.load(std::memory_order_acquire);
   const std::uint32_t known = page == nullptr ? 0 : page->load(std::memory_order_relaxed);

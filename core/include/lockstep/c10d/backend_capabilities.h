@@ -5,8 +5,8 @@
 
 namespace lockstep {
 
-// Implemented by the backends that init_process_group makes. Each method answers what holds for the CPU engine, unless
-// a backend overrides it.
+// Implemented by the backends that init_process_group makes. By default each method returns the answer for the CPU
+// engine; a backend overrides it.
 class BackendCapabilities {
  public:
   virtual ~BackendCapabilities() = default;
@@ -23,7 +23,8 @@ class BackendCapabilities {
   virtual bool orders_by_stream() const { return false; }
 };
 
-// A backend of another library: AVG is not asked of it. What else it cannot do, it refuses itself.
+// The capabilities of another library's backend: AVG is not asked of it. It refuses everything else that it cannot do
+// by itself.
 class ForeignCapabilities final : public BackendCapabilities {
  public:
   bool has_avg() const override { return false; }

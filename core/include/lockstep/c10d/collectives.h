@@ -5,17 +5,18 @@
 //   auto work = lockstep::all_reduce_async(t);                       // returns at once
 //   work->wait();                                                    // t may be read and written again
 //
-// Each operation has a blocking form, which throws its error, and one named *_async (isend, irecv), which answers
-// LibTorch's c10d::Work: wait(), isCompleted(), getFuture(), result(). Nobody may touch the tensors of an asynchronous
-// operation until its Work, or a later barrier of the group, is seen complete. That includes other operations: two that
-// are under way on one tensor do not wait for one another. The caller may drop a Work. A call returns at once, however
-// many are under way; the other ranks see 32 of a group at once, and later ones wait in a queue. Blocking forms cost
-// less. See lockstep/c10d/process_group_lockstep.h for the rules on tensors (devices, dtypes, strides) and on progress.
+// Each operation has two forms. The blocking form throws the operation's error. The asynchronous form, *_async (isend,
+// irecv), returns LibTorch's c10d::Work: wait(), isCompleted(), getFuture(), result(). Nobody may touch the tensors of
+// an asynchronous operation until its Work, or a later barrier of the group, is seen complete. This includes other
+// operations: two operations that are under way on one tensor do not wait for one another. The caller may drop a Work.
+// An asynchronous call returns at once, however many operations are under way; the other ranks see 32 operations of a
+// group at once, and later operations wait in a queue. The blocking form costs less. See
+// lockstep/c10d/process_group_lockstep.h for the rules on tensors (devices, dtypes, strides) and on progress.
 //
 // Every rank of the group calls the same operations in the same order, with matching dtypes and sizes. `src` and `dst`
 // are ranks of the world. Backend lockstep tells every rank when calls do not match, or when a rank could not take
 // part. With mpi and nccl, results may be wrong or incomplete instead, or other ranks wait (docs/backends.md). Every
-// function throws without init_process_group, and on ranks that are not in `group`. Errors: lockstep/c10d/errors.h and
+// function throws without init_process_group, and on a rank outside `group`. Errors: lockstep/c10d/errors.h and
 // docs/errors.md.
 #pragma once
 
@@ -36,13 +37,13 @@ using Work = c10::intrusive_ptr<c10d::Work>;
 
 // For `src` of recv and irecv: the rank that sends first.
 inline constexpr int kAnySource = -1;
-// The group's own timeout.
+// Stands for the group's own timeout.
 inline constexpr std::chrono::milliseconds kGroupTimeout{-1};
 
 struct CollectiveOptions {
   ProcessGroup group = nullptr;                       // null: the world
-  std::chrono::milliseconds timeout = kGroupTimeout;  // positive, from the call on; a blocking form ends by itself, an
-                                                      // asynchronous one in wait() or in its future
+  std::chrono::milliseconds timeout = kGroupTimeout;  // positive, counts from the call; an asynchronous operation
+                                                      // reports it in wait() or in its future
 };
 
 struct ReductionOptions {
@@ -58,15 +59,15 @@ struct ReductionOptions {
 };
 
 struct PointToPointOptions {
-  int tag = 0;  // a receive takes messages with its tag only; not negative
+  int tag = 0;  // at least 0; a receive takes messages with an equal tag only
   ProcessGroup group = nullptr;
-  std::chrono::milliseconds timeout = kGroupTimeout;  // as for collectives; NCCL's isend and irecv keep the group's
+  std::chrono::milliseconds timeout = kGroupTimeout;  // NCCL's isend and irecv have the group's timeout instead
 };
 
 // The reduction that multiplies every input by `factor` before it sums.
 c10d::ReduceOp premul_sum(double factor);
 
-// Each rank's `tensor` becomes the reduction of all of them.
+// `tensor` of every rank becomes the reduction of all ranks' tensors.
 void all_reduce(const at::Tensor& tensor, const ReductionOptions& options = {});
 Work all_reduce_async(const at::Tensor& tensor, const ReductionOptions& options = {});
 
@@ -74,7 +75,7 @@ Work all_reduce_async(const at::Tensor& tensor, const ReductionOptions& options 
 void all_reduce_coalesced(at::TensorList tensors, const ReductionOptions& options = {});
 Work all_reduce_coalesced_async(at::TensorList tensors, const ReductionOptions& options = {});
 
-// `tensor` of every other rank becomes that of `src`.
+// `tensor` of every other rank gets the values of `tensor` of `src`.
 void broadcast(const at::Tensor& tensor, int src, const CollectiveOptions& options = {});
 Work broadcast_async(const at::Tensor& tensor, int src, const CollectiveOptions& options = {});
 
@@ -87,8 +88,8 @@ Work reduce_async(const at::Tensor& tensor, int dst, const ReductionOptions& opt
 void all_gather(at::TensorList outputs, const at::Tensor& input, const CollectiveOptions& options = {});
 Work all_gather_async(at::TensorList outputs, const at::Tensor& input, const CollectiveOptions& options = {});
 
-// `output` holds world_size times as many elements as `input`, by group rank. With an input of [n, ...], its shape says
-// what it gets: [world_size * n, ...] the inputs concatenated, [world_size, n, ...] the inputs stacked.
+// `output` holds world_size times as many elements as `input`: all inputs, by group rank. For an input of [n, ...],
+// `output` is [world_size * n, ...] (inputs concatenated) or [world_size, n, ...] (inputs stacked).
 void all_gather_into_tensor(const at::Tensor& output, const at::Tensor& input, const CollectiveOptions& options = {});
 Work all_gather_into_tensor_async(const at::Tensor& output, const at::Tensor& input,
                                   const CollectiveOptions& options = {});
@@ -118,7 +119,7 @@ Work scatter_async(const at::Tensor& output, at::TensorList inputs, int src, con
 void reduce_scatter(const at::Tensor& output, at::TensorList inputs, const ReductionOptions& options = {});
 Work reduce_scatter_async(const at::Tensor& output, at::TensorList inputs, const ReductionOptions& options = {});
 
-// The same with the inputs in one tensor of world_size times as many elements as `output`.
+// reduce_scatter with the inputs in one tensor, which has world_size times as many elements as `output`.
 void reduce_scatter_tensor(const at::Tensor& output, const at::Tensor& input, const ReductionOptions& options = {});
 Work reduce_scatter_tensor_async(const at::Tensor& output, const at::Tensor& input,
                                  const ReductionOptions& options = {});
@@ -133,7 +134,8 @@ Work reduce_scatter_tensor_coalesced_async(at::TensorList outputs, at::TensorLis
 void all_to_all(at::TensorList outputs, at::TensorList inputs, const CollectiveOptions& options = {});
 Work all_to_all_async(at::TensorList outputs, at::TensorList inputs, const CollectiveOptions& options = {});
 
-// The same with tensors cut along their first dimension, into equal parts or as the splits (rows per group rank) say.
+// all_to_all with the outputs and the inputs in one tensor each. A tensor is cut along its first dimension: into equal
+// parts, or by its splits, the number of rows for each group rank.
 struct AllToAllSingleOptions {
   std::vector<std::int64_t> output_splits = {};
   std::vector<std::int64_t> input_splits = {};
@@ -156,8 +158,8 @@ struct MonitoredBarrierOptions {
   // Rank 0's error begins with all lost ranks instead of the first.
   bool wait_all_ranks = false;
 };
-// A barrier for finding lost ranks: after `timeout`, every rank that came gets an error (kTimeout) that names the
-// others. The group is broken then: later operations fail with this error. Needs a backend that has one: NCCL does not.
+// A barrier that finds lost ranks: after `timeout`, every rank that came gets an error (kTimeout) that names the
+// missing ranks. The group is broken then: later operations fail with this error. NCCL has no such barrier.
 void monitored_barrier(const MonitoredBarrierOptions& options = {});
 
 // Messages between two ranks with equal tags arrive in the order of sending. If a message has another size than the
@@ -169,7 +171,8 @@ Work isend(const at::Tensor& tensor, int dst, const PointToPointOptions& options
 // Work::sourceRank tells the sender, as a group rank.
 Work irecv(const at::Tensor& tensor, int src = kAnySource, const PointToPointOptions& options = {});
 
-// Several of them at once, in any order and to any ranks: no order of the list makes ranks wait for one another.
+// One message of a list for batch_isend_irecv, which starts them all at once: no order of the list makes ranks wait for
+// one another.
 struct PointToPoint {
   enum class Kind { kSend, kReceive };
   Kind kind = Kind::kSend;
@@ -177,8 +180,9 @@ struct PointToPoint {
   int peer = 0;  // the destination, or the source (kAnySource is allowed)
   PointToPointOptions options = {};
 };
-// Returns one Work per entry, in their order. NCCL makes one operation of all entries of a group and device, and these
-// share a Work. Every entry is checked before any is started: after an ArgumentError nothing is under way.
+// Returns one Work per entry, in the order of the list. NCCL makes one operation of all entries of a group and device;
+// these entries share a Work. Every entry is checked before any is started: after an ArgumentError nothing is under
+// way.
 std::vector<Work> batch_isend_irecv(std::span<const PointToPoint> list);
 
 }  // namespace lockstep

@@ -18,13 +18,14 @@ struct CudaSupport {
   bool gpu_visible = false;
   // Whether LibTorch's CUDA library is in the process now. CUDA itself may still find no GPU that it can use.
   bool loaded = false;
-  // Why it is not, and what to do. Empty when it is.
+  // Why the library is not loaded, and what to do. Empty if it is loaded.
   std::string reason = {};
 };
 
 // Loads libtorch_cuda.so, from the folder of the libtorch_cpu.so of this process, if a GPU is visible; else it does
 // nothing. With a GPU it blocks for a second or so, and takes hundreds of MB. Logs a warning when a GPU is visible but
-// the library is not there or cannot be loaded. The library stays until the process ends. Later calls answer the same.
+// the library is not there or cannot be loaded. The library stays until the process ends. Later calls return the same
+// answer.
 CudaSupport load_cuda();
 
 }  // namespace lockstep

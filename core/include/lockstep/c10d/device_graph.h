@@ -1,4 +1,4 @@
-// DeviceGraph: work of a device that is recorded once and done again by one call: a CUDA graph.
+// DeviceGraph: work of a device that is recorded once, and repeated by one call. On CUDA it is a CUDA graph.
 //
 // Most programs use it through lockstep/nn/captured_step.h.
 #pragma once
@@ -16,18 +16,18 @@ class DeviceGraph {
   using Enqueue = std::function<void()>;
 
   virtual ~DeviceGraph() = default;
-  // Calls `enqueue` with the graph's own stream as the current one. That stream waits for what the caller's stream has,
-  // and the caller's stream then waits for it.
+  // Calls `enqueue` with the graph's own stream as the current one. That stream waits for the work of the caller's
+  // stream, and the caller's stream then waits for the graph's stream.
   virtual void run(const Enqueue& enqueue) = 0;
-  // The same, but what it enqueues is recorded, in place of an earlier recording, and not done. Blocks until the device
-  // has nothing to do. If `enqueue` throws, or waits for the device, there is no recording.
+  // The same, but the enqueued work is recorded, in place of an earlier recording, and not done. Blocks until the
+  // device has nothing to do. If `enqueue` throws, or waits for the device, there is no recording.
   virtual void capture(const Enqueue& enqueue) = 0;
-  // False at first, after a capture() that has thrown, and once a group with collectives in the recording, or any other
-  // group of NCCL, was destroyed.
+  // Whether there is a recording. There is none at first, after a capture() that has thrown, and once any group of NCCL
+  // was destroyed, whether its collectives are in the recording or not.
   virtual bool has_recording() const = 0;
   // Forgets the recording, and gives its memory back.
   virtual void drop() = 0;
-  // Does what was recorded, on the caller's stream. Throws without a recording.
+  // Does the recorded work on the caller's stream. Throws without a recording.
   virtual void replay() = 0;
 };
 

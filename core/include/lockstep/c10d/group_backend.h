@@ -1,6 +1,6 @@
-// GroupBackend: what this library's own backends (lockstep, mpi) have in common. Beyond c10d, each message has a
-// timeout of its own and can be checked before anything starts; send, recv and the like (lockstep/c10d/collectives.h)
-// use that.
+// GroupBackend: the base of this library's own backends (lockstep, mpi). It adds two things to c10d: each message can
+// have its own timeout, and a message can be checked before anything starts. The free functions send, recv and their
+// like (lockstep/c10d/collectives.h) use both.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -24,53 +24,56 @@ class GroupBackend : public c10d::Backend, public BackendCapabilities {
  public:
   struct Message {
     at::Tensor tensor;
-    int peer = 0;                           // a group rank; for receives also kAnySource, -1
-    int tag = 0;                            // not negative
-    std::chrono::milliseconds timeout{-1};  // not positive: the group's
+    int peer = 0;                           // a group rank; a receive also takes kAnySource (-1)
+    int tag = 0;                            // at least 0
+    std::chrono::milliseconds timeout{-1};  // 0 or less: the group's timeout
   };
 
   c10::intrusive_ptr<Options> getBackendOptions() final;
   void setTimeout(std::chrono::milliseconds timeout) final { timeout_ = timeout; }
 
-  // Point to point; always asynchronous, as in c10d. Tags are not negative.
+  // Messages between two ranks, always asynchronous, as in c10d. A tag is at least 0.
   c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int destination, int tag) final;
   c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int source, int tag) final;
-  // Work::sourceRank tells the sender.
+  // Work::sourceRank() returns the sender's rank.
   c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor>& tensors, int tag) final;
 
-  // Throw ArgumentError for what the calls below would refuse.
+  // Throw ArgumentError for a message that send_async and send_blocking, or receive_async and receive_blocking, would
+  // refuse.
   void check_send(const Message& message) const;
   void check_receive(const Message& message) const;
-  // The timeout counts from this call, for Work::wait() and the Work's future.
+  // The message's timeout counts from this call. It ends Work::wait() and the Work's future.
   virtual c10::intrusive_ptr<c10d::Work> send_async(const Message& message) = 0;
-  // Work::sourceRank tells the sender.
+  // Work::sourceRank() returns the sender's rank.
   virtual c10::intrusive_ptr<c10d::Work> receive_async(const Message& message) = 0;
+  // Return when the message has been sent or received. receive_blocking returns the sender's rank.
   virtual void send_blocking(const Message& message);
-  // Returns the sender.
   virtual int receive_blocking(const Message& message);
 
-  // A group of the members `ranks` (ranks of this group; the caller must be among them), over the store of this group.
+  // Makes a group of the members `ranks`, which are ranks of this group. The caller must be one of them. The new group
+  // uses this group's store, not `store`. Collective over `ranks`.
   bool supportsSplitting() const final { return true; }
   c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
                                           const c10::intrusive_ptr<Options>& opts) final;
 
-  // A group of the same ranks, in which this library's own calls cannot meet those of the program. The two break
-  // together. Collective over the group. `name` is for errors.
+  // Makes a second group of the same ranks. This library's own collectives run in the twin, so that they cannot be
+  // mistaken for the program's. When one of the two groups breaks, the other breaks too. Collective over the group.
+  // Errors show `name`.
   c10::intrusive_ptr<c10d::Backend> make_twin(const std::string& name);
 
-  // The error that broke the group; ok while it works.
+  // The error that broke the group; ok while the group works.
   virtual Status health() const = 0;
   c10d::ErrorType getError() final;
 
  protected:
-  // A rank's membership of a group.
+  // What a rank knows about a group that it belongs to.
   struct Membership {
-    std::shared_ptr<comm::Store> store;  // keys are this group's alone
-    std::string name;                    // in errors
+    std::shared_ptr<comm::Store> store;  // holds the keys of this group alone
+    std::string name;                    // errors show it
     int rank = 0;
     int size = 1;
-    std::vector<int> global_ranks;      // by group rank; empty: the same numbers
-    std::chrono::milliseconds timeout;  // for joining, and for each operation unless it has its own
+    std::vector<int> global_ranks;      // of each group rank; empty: group ranks are global ranks
+    std::chrono::milliseconds timeout;  // of joining, and of each operation without a timeout of its own
   };
 
   explicit GroupBackend(Membership membership);
@@ -81,11 +84,12 @@ class GroupBackend : public c10d::Backend, public BackendCapabilities {
     return timeout <= std::chrono::milliseconds::zero() ? timeout_.load() : timeout;
   }
 
-  // "rank 1, group 'world'": this rank in errors.
+  // How errors name this rank: "rank 1, group 'world'".
   virtual const std::string& who() const = 0;
-  // Throws ArgumentError for messages that only this kind of backend refuses; `operation` is "send" or "recv".
+  // Throws ArgumentError for a message that this kind of backend refuses and others accept. `operation` is "send" or
+  // "recv".
   virtual void check_limits(const char* operation, const Message& message) const;
-  // The backend of a part of this group. Collective over the part's members.
+  // Makes the backend of a part of this group. Collective over the part's members.
   virtual c10::intrusive_ptr<c10d::Backend> create_part(Membership part) const = 0;
   virtual c10::intrusive_ptr<c10d::Backend> create_twin(Membership twin) const;
 
@@ -93,7 +97,7 @@ class GroupBackend : public c10d::Backend, public BackendCapabilities {
   const Membership membership_;
   std::atomic<std::chrono::milliseconds> timeout_;
   Mutex mutex_;
-  std::map<std::string, int> splits_ LOCKSTEP_GUARDED_BY(mutex_);  // by their members
+  std::map<std::string, int> splits_ LOCKSTEP_GUARDED_BY(mutex_);  // how often each list of members was split off
   int twins_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
 };
 

@@ -4,15 +4,16 @@
 //   - numbers, enums and other trivially copyable types without pointers in them: their memory is sent, since all ranks
 //     run the same binary
 //   - std::string
-//   - at::Tensor (any dtype, shape and layout; also undefined ones) and c10::IValue (all that torch::pickle_save can).
-//     They arrive on the device with the sender's number: send CPU tensors where ranks have GPUs of other numbers
+//   - at::Tensor (any dtype, shape and layout, also undefined) and c10::IValue (everything that torch::pickle_save
+//     takes). A tensor arrives on the device with the sender's number: send CPU tensors where ranks have GPUs of other
+//     numbers
 //   - std::vector, std::array, std::set, std::unordered_set, std::map, std::unordered_map, std::optional, std::pair,
-//     std::tuple of all of these
-//   - what torch::save can write and torch::load can read: modules (nn::Linear and other holders, std::shared_ptr to a
-//     module), optimizers. Only their parameters, buffers and state are sent: broadcast_object fills the receiver's own
-//     object, which must have the same structure. A module's tensors keep their memory, and all keep their devices.
-//     c10::ValueError, and nothing has changed, where a tensor has another shape. To arrive as a new object
-//     (all_gather_object, ...) a module needs a default constructor.
+//     std::tuple of values that have codecs
+//   - everything that torch::save can write and torch::load can read: modules (nn::Linear and other holders,
+//     std::shared_ptr to a module), optimizers. Only their parameters, buffers and state are sent: broadcast_object
+//     fills the receiver's own object, which must have the same structure. A module's tensors keep their memory, and
+//     all tensors keep their devices. c10::ValueError if a tensor has another shape; then nothing has changed. To
+//     arrive as a new object (all_gather_object, ...) a module needs a default constructor.
 // For a type of your own, specialise it:
 //
 //   template <> struct lockstep::ObjectCodec<Config> {
@@ -84,7 +85,7 @@ class ObjectReader {
   T get() {
     return ObjectCodec<T>::decode(*this);
   }
-  // Into an existing object, whose type may be one that cannot be made from bytes.
+  // Reads into an existing object. Its type need not be one that can be made from bytes.
   template <typename T>
   void get_into(T& value) {
     if constexpr (requires { ObjectCodec<T>::decode_into(*this, value); }) {
@@ -120,7 +121,7 @@ template <typename T>
 inline constexpr bool kIsRaw =
     std::is_trivially_copyable_v<T> && !std::is_pointer_v<T> && !std::is_same_v<T, std::string_view>;
 
-// What torch::save and torch::load take.
+// The types that torch::save and torch::load take.
 template <typename T>
 concept Archived = requires(torch::serialize::OutputArchive& output, torch::serialize::InputArchive& input,
                             const T& from, T& to) {
@@ -128,7 +129,7 @@ concept Archived = requires(torch::serialize::OutputArchive& output, torch::seri
   input >> to;
 };
 
-// An object for torch::load to fill; nullptr_t: none can be made.
+// An object for torch::load to fill; nullptr_t if no object can be made.
 template <typename T>
 struct Maker {
   static auto make() {
@@ -167,7 +168,7 @@ inline constexpr bool kIsModule = std::is_base_of_v<torch::detail::ModuleHolderI
 template <typename T>
 inline constexpr bool kIsModule<std::shared_ptr<T>> = std::is_base_of_v<torch::nn::Module, T>;
 
-// Fill an object with what torch::save has written.
+// Fill an object from bytes that torch::save has written.
 void load(torch::nn::Module& module, const std::string& bytes);
 void load(torch::optim::Optimizer& optimizer, const std::string& bytes);
 

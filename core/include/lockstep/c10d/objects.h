@@ -5,10 +5,10 @@
 //   std::vector<std::map<std::string, double>> metrics = lockstep::all_gather_object(mine);
 //
 // T is any type with an ObjectCodec (object_codec.h): numbers, strings, tensors, containers of these, modules,
-// optimizers, and your own. It must be the same type on every rank. `src` and `dst` are ranks of the world. Each
-// function but send_object and recv_object is collective over the group. All block, and cost one or two small
-// operations more than one of known size. Values go through the CPU engine; tensors in them arrive on the device that
-// they were on.
+// optimizers, and your own. T must be the same type on every rank. `src` and `dst` are ranks of the world. Each
+// function but send_object and recv_object is collective over the group. All functions block. They cost one or two
+// small operations more than a tensor of known size. Values go through the CPU engine; a tensor in a value arrives on
+// the device on which the sender had it.
 #pragma once
 
 #include <exception>
@@ -21,7 +21,7 @@
 
 namespace lockstep {
 
-// The functions below, on bytes.
+// The functions below call these, which send bytes.
 std::string broadcast_bytes(const std::string& bytes, int src, const CollectiveOptions& options = {});
 std::vector<std::string> all_gather_bytes(const std::string& bytes, const CollectiveOptions& options = {});
 std::vector<std::string> gather_bytes(const std::string& bytes, int dst, const CollectiveOptions& options = {});
@@ -29,7 +29,8 @@ std::string scatter_bytes(std::span<const std::string> bytes, int src, const Col
 void send_bytes(const std::string& bytes, int dst, const PointToPointOptions& options = {});
 int recv_bytes(std::string& bytes, int src = kAnySource, const PointToPointOptions& options = {});
 
-// For a rank that cannot take part in a collective below: tells the others, which would wait for it.
+// For a rank that cannot take part in a collective below: tells the reason to the other ranks, which would otherwise
+// wait for this rank.
 void refuse_object(const std::exception& why, const CollectiveOptions& options);
 
 template <typename T>
@@ -39,7 +40,7 @@ std::string encode_object(const T& value) {
   return writer.take();
 }
 
-// For a collective: when `value` has no bytes, the other ranks are told.
+// For a collective: if `value` cannot be turned into bytes, the other ranks get an error too.
 template <typename T>
 std::string encode_object(const T& value, const CollectiveOptions& options) {
   try {
@@ -67,9 +68,9 @@ void decode_object_into(std::string_view bytes, T& value) {
   reader.check_end();
 }
 
-// `value` of every other rank becomes that of `src`. A module or an optimizer stays the same object and takes the
-// parameters and state of that of `src`, which must have the same structure. A std::shared_ptr to a module must not be
-// null.
+// `value` of every other rank becomes the value of `src`. A module or an optimizer stays the same object and takes the
+// parameters and the state of the object of `src`, which must have the same structure. A std::shared_ptr to a module
+// must not be null.
 template <typename T>
 void broadcast_object(T& value, int src, const CollectiveOptions& options = {}) {
   const bool is_source = get_rank() == src;

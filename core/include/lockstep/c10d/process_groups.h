@@ -35,36 +35,37 @@ using BackendOptions = c10::intrusive_ptr<c10d::Backend::Options>;
 
 struct InitOptions {
   // Where ranks find one another:
-  //   - "": what is there of explicit rank and world_size below, launcher variables, Slurm, Open MPI; when none of them
-  //     says that the job is distributed, a world of one rank, without any network
+  //   - "": launcher variables, with which rank and world_size below must agree; without them rank and world_size
+  //     below; without these Slurm or Open MPI. If none of them says that the job is distributed, a world of one rank,
+  //     without any network
   //   - "env://": MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, LOCAL_RANK; a missing one is an error
   //   - "tcp://host:port": rank 0 listens there
   //   - "file:///path": a file that all ranks reach
   std::string init_method = {};
-  // -1: from the environment.
+  // -1: read from the environment.
   int rank = -1;
   int world_size = -1;
-  // For joining, and for each operation without a timeout of its own. A shorter one finds a lost rank earlier.
+  // Of joining, and of each operation without a timeout of its own. A shorter timeout finds a lost rank earlier.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
-  // Shown in errors; "" is "world".
+  // Errors show it; "" stands for "world".
   std::string group_name = {};
-  // Instead of init_method; needs rank and world_size.
+  // Takes the place of init_method; needs rank and world_size.
   std::shared_ptr<comm::Store> store = {};
   BackendOptions backend_options = nullptr;  // null: the backend's defaults
 };
 
 // Makes the world. Blocks until every rank is there; after `timeout` throws an error that lists the ranks that came and
-// those that did not. Backends (docs/backends.md says when to use which):
+// the ranks that did not. Backends (docs/backends.md says when to use which):
 //   - "lockstep": the CPU engine, for CPU tensors and, through pinned host memory, CUDA tensors; "gloo" is the same
-//   - "mpi": the same over the MPI that started the job
+//   - "mpi": the same tensors, over the MPI that started the job
 //   - "nccl": CUDA tensors alone; for programs that have called load_cuda() or link lockstep::nccl
-//   - "cpu:lockstep,cuda:nccl": by device
-//   - "": "cpu:lockstep,cuda:nccl" in such a program on a machine with a GPU, else "lockstep"
+//   - "cpu:lockstep,cuda:nccl": a backend for each device
+//   - "": "cpu:lockstep,cuda:nccl" if the program may use "nccl" and the machine has a GPU, else "lockstep"
 //
-// A backend that is unknown or cannot be used here is an error that says why and what there is.
+// If a backend is unknown or cannot be used here, the error says why, and which backends there are.
 void init_process_group(std::string_view backend = "", const InitOptions& options = {});
 
-// Leaves `group` (null: the world and every group made from it). Ranks that still wait for this one get an error.
+// Leaves `group` (null: the world and every group made from it). Ranks that still wait for this rank get an error.
 // Blocks only on the rank that serves the store of a working world (rank 0, unless a launcher serves it): until the
 // other ranks have left, for up to 5 s. Safe after errors and when called twice. Does nothing without a world.
 void destroy_process_group(const ProcessGroup& group = nullptr);
@@ -83,7 +84,7 @@ ProcessGroup default_group();
 // This process's group rank; -1 when it is no member.
 int get_rank(const ProcessGroup& group = nullptr);
 int get_world_size(const ProcessGroup& group = nullptr);
-// This process's number among those of the job on this machine.
+// This process's number among the job's processes on this machine.
 int get_local_rank();
 // "lockstep", "mpi" or "nccl"; with several backends "cpu:lockstep,cuda:nccl".
 std::string get_backend(const ProcessGroup& group = nullptr);
@@ -91,15 +92,16 @@ std::string get_backend(const ProcessGroup& group = nullptr);
 // of GPUs. Else the CPU.
 at::Device local_device();
 
-// Rank translation. A rank that is not there is an error.
+// Translate ranks. A rank outside the group is an error.
 int get_group_rank(const ProcessGroup& group, int global_rank);
 int get_global_rank(const ProcessGroup& group, int group_rank);
 // The members' ranks in the world, by group rank.
 std::vector<int> get_process_group_ranks(const ProcessGroup& group = nullptr);
 
 struct GroupOptions {
-  std::chrono::milliseconds timeout{-1};  // positive; -1: that of the world
-  // Shown in errors; "": made from the members, such as "group{0,1}". The same on all members, which meet under it.
+  std::chrono::milliseconds timeout{-1};  // positive; -1: the world's timeout
+  // Errors show it; "": made from the members, such as "group{0,1}". The same on all members, because they find one
+  // another by it.
   std::string name = {};
   // As for init_process_group: "nccl", "cpu:lockstep,cuda:nccl", ... "": the backends of the world. The same on all
   // members.
@@ -110,9 +112,9 @@ struct GroupOptions {
   bool sort_ranks = true;
 };
 
-// A group of `ranks`; no duplicates. Collective over its members; blocks until they are there. Other ranks may call it
-// too: they return at once with a handle whose get_rank is -1 and whose operations throw. Without `ranks`: all ranks of
-// the world.
+// Makes a group of `ranks`, without duplicates. Collective over the members; blocks until they are there. Other ranks
+// may call it too: they return at once with a handle whose get_rank is -1 and whose operations throw. Without `ranks`:
+// all ranks of the world.
 ProcessGroup new_group(std::span<const int> ranks, const GroupOptions& options = {});
 ProcessGroup new_group(std::initializer_list<int> ranks, const GroupOptions& options = {});
 ProcessGroup new_group(const GroupOptions& options = {});
@@ -123,12 +125,13 @@ ProcessGroup split_group(int color, int key = 0, const ProcessGroup& parent = nu
                          const GroupOptions& options = {});
 
 // Collective over `parent`: makes groups of `group_size` consecutive group ranks, which must divide the parent's size.
-// Returns this rank's group. (PyTorch returns all groups too, for cleaning up: here a group goes with its last handle.)
+// Returns this rank's group. (PyTorch returns all groups too, so that the program can destroy them; here a group ends
+// with its last handle.)
 ProcessGroup new_subgroups(int group_size, const GroupOptions& options = {}, const ProcessGroup& parent = nullptr);
 
-// A group for each list of ranks of the world: {{0, 2}, {1, 3}}. Collective over the ranks that are in a list; others
-// may call it too. No rank may be in two lists. Returns this rank's group. A rank that is in no list gets the handle of
-// a group without members: get_rank is -1, get_world_size 0, and operations throw.
+// Makes a group for each list of ranks of the world: {{0, 2}, {1, 3}}. Collective over the ranks that are in a list;
+// other ranks may call it too. No rank may be in two lists. Returns this rank's group. A rank that is in no list gets
+// the handle of a group without members: get_rank is -1, get_world_size 0, and operations throw.
 ProcessGroup new_subgroups_by_enumeration(const std::vector<std::vector<int>>& ranks_per_subgroup,
                                           const GroupOptions& options = {});
 
@@ -145,7 +148,7 @@ class ProcessGroupGuard {
   int world_size() const { return world_size_; }
 
  private:
-  const Origin origin_;  // only the rank itself leaves, not its forks
+  const Origin origin_;  // the process that made the guard: a fork of it does not leave the world
   int exceptions_at_start_;
   int rank_ = 0;
   int world_size_ = 1;

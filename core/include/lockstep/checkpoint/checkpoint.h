@@ -10,7 +10,7 @@
 //   state.set("sampler", to_string(loader.state()));
 //   manager.save(step, state, accuracy);
 //
-// and back, in a program that has made the same model and optimizer, on every rank:
+// To go on, make the same model and optimizer, and restore them on every rank:
 //
 //   if (auto state = manager.load_latest()) {
 //     state->restore_model(*net);
@@ -20,11 +20,13 @@
 //     epoch = state->get_int("epoch") + 1;
 //   }
 //
-// As many ranks as before then continue with the same bits as without the stop, if their operations are deterministic
-// on the CPU. Another number of ranks continues with the same model and optimizer, and the rest of the epoch's data.
+// With the same number of ranks, and with operations that are deterministic on the CPU, the training goes on as if it
+// had never stopped, bit for bit. Another number of ranks goes on with the same model and optimizer, and with the rest
+// of the epoch's data.
 //
-// A checkpoint holds one model, optimizer and scheduler: adding another one is kInvalidArgument, adding the same again
-// takes its present state. Methods throw CheckpointError; a restore that throws has changed nothing. Not thread-safe.
+// A checkpoint holds one model, one optimizer and one scheduler. Adding a second model is kInvalidArgument; adding the
+// same model again replaces its saved state by its present state. The same holds for optimizers and schedulers.
+// Methods throw CheckpointError. A restore that throws has changed nothing. Not thread-safe.
 #pragma once
 
 #include <torch/torch.h>
@@ -45,16 +47,17 @@
 
 namespace lockstep::checkpoint {
 
-// A copy of the present state of a global generator of this process: that of the CPU, from which dropout and
-// initialization draw, or that of a GPU. With several ranks, bring all states to the rank that saves. Every rank calls
+// Returns a copy of the present state of this process's global random generator for `device`. Dropout and
+// initialization draw from the generator of the CPU, or of the GPU on which they run. With several ranks, bring the
+// states of all ranks to the rank that saves. Every rank calls
 //
 //   const auto generators = gather_object(checkpoint::generator_state(), 0);   // lockstep/c10d/objects.h
 //
-// kUnsupported for a device that is not there.
+// kUnsupported if this process has no such device.
 at::Tensor generator_state(torch::Device device = torch::kCPU);
 
-// A scheduler with Python's methods: state_dict() returns numbers, text, lists and dicts, and load_state_dict() takes
-// them.
+// A scheduler with the two methods that schedulers have in Python: state_dict() returns a dict of numbers, text, lists
+// and dicts, and load_state_dict() takes such a dict.
 template <typename T>
 concept HasStateDict = requires(T& object, const T& constant, const c10::IValue& state) {
   { constant.state_dict() } -> std::convertible_to<c10::IValue>;
@@ -65,31 +68,32 @@ class Checkpoint {
  public:
   Checkpoint() = default;
 
-  // Parameters and buffers by name, without the common prefix "module." that wrappers add. They are not copied: save()
-  // writes the values that they have then.
+  // Adds the model's parameters and buffers, by name. A prefix "module." that all names have is left out, because
+  // wrappers add it. The tensors are not copied: save() writes the values that they have when save() is called.
   void add_model(const torch::nn::Module& model);
-  // Restores a model with the same names and shapes, with or without "module."; values are converted to the model's
-  // dtypes and devices. kMismatch lists missing and unexpected names, different shapes, and complex values for a real
-  // tensor. kInvalidArgument lists tensors of the model that cannot be overwritten (expanded, sparse, meta, inference).
+  // Restores a model with the same names and shapes. The names may have the prefix "module." or not. Values are
+  // converted to the model's dtypes and devices. kMismatch lists missing names, unexpected names, different shapes, and
+  // real tensors for which the checkpoint has complex values. kInvalidArgument lists tensors of the model that cannot
+  // be overwritten (expanded, sparse, meta, inference).
   void restore_model(torch::nn::Module& model) const;
 
-  // SGD, Adam, AdamW, RMSprop or Adagrad: the options of each parameter group (with the learning rate) and the state of
-  // each parameter, in the order of the groups. Tensors are not copied, like the model's. kInvalidArgument for options
-  // that could not be restored.
+  // Adds an SGD, Adam, AdamW, RMSprop or Adagrad: the options of each parameter group, with the learning rate, and the
+  // state of each parameter, in the order of the groups. The tensors of the state are not copied, like the model's
+  // tensors. kInvalidArgument for options that could not be restored later.
   void add_optimizer(const torch::optim::Optimizer& optimizer);
-  // Restores an optimizer of the same kind, with the same number of parameters and the same shapes. kCorrupt
-  // for state that lacks a field which the options need, and for numbers that LibTorch's optimizers do not accept.
+  // Restores an optimizer of the same kind, with the same number of parameters and the same shapes. kCorrupt if the
+  // saved state lacks a field that the saved options need, or has a number that LibTorch's optimizers refuse.
   void restore_optimizer(torch::optim::Optimizer& optimizer) const;
 
-  // Copies the present state of a StepLR, of a ReduceLROnPlateauScheduler, or of any other LRScheduler whose rates
-  // depend only on its step count and the optimizer's present rates. Constructor arguments are not saved. The rates are
-  // part of the optimizer: restore that as well.
+  // Copies the present state of a StepLR, a ReduceLROnPlateauScheduler, or any other LRScheduler that computes its
+  // rates from its step count and the optimizer's present rates alone. The arguments of the scheduler's constructor are
+  // not saved. The learning rates belong to the optimizer: restore the optimizer as well.
   void add_scheduler(const torch::optim::LRScheduler& scheduler);
   void add_scheduler(const torch::optim::ReduceLROnPlateauScheduler& scheduler);
   // Restores a scheduler of the same type.
   void restore_scheduler(torch::optim::LRScheduler& scheduler) const;
   void restore_scheduler(torch::optim::ReduceLROnPlateauScheduler& scheduler) const;
-  // The same for other classes that have a state dict. They restore themselves, and throw their own errors.
+  // The same for any other class that has a state dict. Its load_state_dict() restores it, and throws its own errors.
   template <HasStateDict T>
   void add_scheduler(const T& scheduler) {
     add_scheduler_state(&scheduler, typeid(scheduler), scheduler.state_dict());
@@ -99,31 +103,33 @@ class Checkpoint {
     scheduler.load_state_dict(scheduler_state(typeid(scheduler)));
   }
 
-  // The generator states of all ranks, by rank, from generator_state(). kInvalidArgument when there are none, or other
-  // tensors among them.
-  // `type`: of the devices that they are of. A checkpoint may hold those of the CPU and those of GPUs.
+  // Adds the generator states of all ranks: states[r] is what generator_state() returned on rank r. `type` is the type
+  // of the device that was asked for there. A checkpoint may hold states of the CPU and of GPUs: call once for each
+  // type. kInvalidArgument if `states` is empty, or has a tensor that is no generator state.
   void add_generators(std::span<const at::Tensor> states, torch::DeviceType type = torch::kCPU);
-  // The same for a run of one process: adds its present state. With several ranks use add_generators: other ranks would
-  // not find theirs.
+  // Adds the present state of the CPU's generator. For runs of one process only: with several ranks the other ranks'
+  // states would be missing, so use add_generators.
   void add_generator() { add_generators(std::vector{generator_state()}); }
-  // Gives this process the state of its rank: that in the process group that it has joined, before that the one of the
-  // launcher's variables, alone rank 0. When the checkpoint has fewer ranks, a rank beyond them gets a new state, made
-  // of rank 0's and the rank: different on every rank, and the same whenever this checkpoint is restored. The first
-  // such rank logs a warning. So no two ranks draw the same numbers, whichever number of them resumes.
-  // `device`: whose generator it is. kNotFound when the checkpoint has none of its type.
+  // Restores the generator of `device` to the state that this process's rank had. The rank is the one in the process
+  // group that this process has joined; before it joins one, the rank in the launcher's variables; without a launcher,
+  // rank 0. The checkpoint may be of fewer ranks. A rank that it does not have then gets a new state, computed from
+  // rank 0's state and the rank's number: each rank gets another one, and the same one whenever this checkpoint is
+  // restored. So no two ranks draw the same numbers, whatever number of ranks resumes. The first such rank logs a
+  // warning. kNotFound if the checkpoint has no state for this type of device.
   void restore_generator(torch::Device device = torch::kCPU) const;
 
-  // Your own tensors under one name, such as an ExponentialMovingAverage's: add_tensors("ema", ema.tensors()). Not
-  // copied, like the model's. They replace those of the same name. kInvalidArgument for "e.x" beside "e", whose part
-  // "x.y" would have the same name in the file as the part "y" of "e.x".
+  // Adds tensors of your own under one name, such as the averages of an ExponentialMovingAverage:
+  // add_tensors("ema", ema.tensors()). They are not copied, like the model's tensors, and replace all tensors that were
+  // added under the same name before. kInvalidArgument for "e.x" beside "e": the tensor "x.y" of "e" and the tensor "y"
+  // of "e.x" would have the same name in the file.
   void add_tensors(std::string_view name, const std::map<std::string, at::Tensor>& tensors);
-  // kNotFound when the checkpoint has none of this name.
+  // kNotFound if the checkpoint has no tensors of this name.
   std::map<std::string, at::Tensor> get_tensors(std::string_view name) const;
 
-  // Your own values.
+  // Values of your own. A name that is set again gets the new value.
   void set(std::string_view name, std::int64_t value);
   void set(std::string_view name, int value) { set(name, std::int64_t{value}); }
-  void set(std::string_view name, double value);  // exact
+  void set(std::string_view name, double value);  // get_double() returns the same bits
   void set(std::string_view name, std::string_view value);
   void set(std::string_view name, const char* value) { set(name, std::string_view(value)); }
   bool has(std::string_view name) const;
@@ -132,27 +138,27 @@ class Checkpoint {
   std::int64_t get_int(std::string_view name) const;
   double get_double(std::string_view name) const;
   std::string get_text(std::string_view name) const;
-  // Values of several parts, such as a trainer's own dict: numbers, text, None, lists, tuples and dicts. kUnsupported
-  // for others, tensors too. get_value() also returns what set() has saved, with the type that it had.
+  // Structured values, such as the dict of a training loop: numbers, text, None, lists, tuples and dicts. kUnsupported
+  // for every other type, tensors too. get_value() also returns a value that was saved by set(), with its type.
   void set_value(std::string_view name, const c10::IValue& value);
   c10::IValue get_value(std::string_view name) const;
 
-  // The values that were given to CheckpointManager::save. Step 0 when there is none.
+  // The step and the metric that were given to CheckpointManager::save. Step 0 if this checkpoint was saved without it.
   std::int64_t step() const;
   std::optional<double> metric() const;
 
-  // A copy with its own tensors: training may go on while it is written, also by another thread. Blocks until devices
-  // have made it.
+  // Returns a copy that has its own tensors. The training may go on while the copy is written, also by another thread.
+  // Blocks until the devices have finished copying.
   Checkpoint clone() const;
 
-  // To and from a single file, without a manager.
+  // Write and read a single file, without a CheckpointManager.
   void save(const std::filesystem::path& path) const { write_tensor_file(path, file_); }
   static Checkpoint load(const std::filesystem::path& path);
 
  private:
   friend class CheckpointManager;
 
-  // What was added last, to be compared alone.
+  // The objects that were added. Only their addresses are compared; nothing is read through them.
   struct Added {
     const void* model = nullptr;
     const void* optimizer = nullptr;
@@ -166,7 +172,7 @@ class Checkpoint {
 
   TensorFile file_;
   Added added_;
-  std::string origin_ = "this checkpoint";  // for messages: the path of its file
+  std::string origin_ = "this checkpoint";  // what messages call it: the path of its file, if it has one
 };
 
 }  // namespace lockstep::checkpoint

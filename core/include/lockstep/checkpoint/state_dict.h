@@ -1,5 +1,5 @@
-// State dicts: what Python's model.state_dict() and optimizer.state_dict() return, from and to LibTorch's modules and
-// optimizers, and their files.
+// State dicts: what Python's model.state_dict() and optimizer.state_dict() return. The functions here take them from
+// LibTorch's modules and optimizers, load them, and read and write their files.
 //
 //   auto missing = checkpoint::load_state_dict(*net, checkpoint::read_state_dict("resnet18.pt"));
 //   checkpoint::write_state_dict("trained.safetensors", checkpoint::state_dict(*net));
@@ -22,77 +22,81 @@ namespace lockstep::checkpoint {
 // Tensors by name, in the model's order.
 using StateDict = torch::OrderedDict<std::string, torch::Tensor>;
 
-// Parameters and buffers, without the prefixes "module." and "_orig_mod." that wrappers put in front of all names. The
-// tensors are the model's own: clone them to keep their values.
+// Returns the model's parameters and buffers, without the prefixes "module." and "_orig_mod." that wrappers put in
+// front of all names. The tensors are the model's own: clone them to keep their values.
 StateDict state_dict(const torch::nn::Module& model);
 
-// What load_state_dict() has left out.
+// The tensors that load_state_dict() has not loaded.
 struct IncompatibleKeys {
-  std::vector<std::string> missing_keys;     // of the model, not in the state dict: they keep their values
+  std::vector<std::string> missing_keys;     // in the model, not in the state dict: these tensors keep their values
   std::vector<std::string> unexpected_keys;  // in the state dict, not in the model
-  // In both, but with different shapes, or complex numbers for a real tensor: they keep their values. Each says which,
-  // such as "fc.weight is [1000, 512] in the file and [10, 512] in the model".
+  // In both, but with different shapes, or with complex numbers for a real tensor: these tensors keep their values too.
+  // Each entry is a text, such as "fc.weight is [1000, 512] in the file and [10, 512] in the model".
   std::vector<std::string> mismatched;
 
   bool empty() const { return missing_keys.empty() && unexpected_keys.empty() && mismatched.empty(); }
 };
 
-// Copies the values to the model's tensors, converted to their dtypes and devices. Prefixes of wrappers do not matter,
-// on either side. A missing num_batches_tracked of a normalization layer keeps its value, as in Python: files before
-// PyTorch 0.4.1 lack it.
-// strict: whatever does not fit is an error (kMismatch) that lists it all. Otherwise it is returned, and the rest is
-// loaded; kMismatch when nothing fits. (Python refuses other shapes also when it is not strict.)
+// Copies the values to the model's tensors, converted to the tensors' dtypes and devices. Prefixes of wrappers do not
+// matter, on either side. If num_batches_tracked of a normalization layer is missing, the layer keeps its value, as in
+// Python, because files before PyTorch 0.4.1 lack it.
+// `strict` true: if anything does not fit, throws kMismatch with a list of everything that does not fit. False: returns
+// this list and loads the rest; kMismatch if nothing fits. (Python refuses other shapes even if it is not strict.)
 // kInvalidArgument lists tensors of the model that cannot be overwritten (expanded, sparse, meta, inference).
 IncompatibleKeys load_state_dict(torch::nn::Module& model, const StateDict& state, bool strict = true);
 
-// The same dict with `prefix` in front of each name: "module." for a model that Python has wrapped.
+// Returns the same dict with `prefix` in front of each name: "module." for a model that Python has wrapped.
 StateDict add_prefix(const StateDict& state, std::string_view prefix);
-// The entries whose names begin with `prefix`, without it: the part of a larger model.
+// Returns the entries whose names begin with `prefix`, and removes the prefix: a part of a larger model.
 StateDict strip_prefix(const StateDict& state, std::string_view prefix);
-// The same dict with its floating-point tensors converted, as module.to(dtype) does. Others stay what they are.
+// Returns the same dict with its floating-point tensors converted to `dtype`, as module.to(dtype) does. Other tensors
+// stay what they are.
 StateDict to(const StateDict& state, torch::ScalarType dtype);
 
-// Reads a state dict of anyone: a safetensors file, a file of torch.save that holds a dict of tensors (of a Module's
-// state_dict(), not the Module), or the folder of a distributed checkpoint (distributed_checkpoint.h). When the file
-// holds a dict of such dicts, as {"epoch": 3, "model": {...}}, `entry` is the key. kMismatch when the file holds
-// something else; its text lists the keys.
+// Reads a state dict that anyone has written: a safetensors file, a file of torch.save that holds a dict of tensors (a
+// Module's state_dict(), not the Module), or the folder of a distributed checkpoint (distributed_checkpoint.h). If the
+// file holds a dict of such dicts, as {"epoch": 3, "model": {...}}, `entry` is the key ("model"). kMismatch if the file
+// holds something else; the error's text lists the keys.
 //
-// A safetensors file, those of others too, is not copied: tensors on the CPU are in the pages of the file, as in
-// Python, and get their own when they are written to. The file may be replaced by another while they live, but not be
-// made shorter or written over in place. load_state_dict() copies the values. (Files with a SHA-256, such as
-// checkpoints, are copied.)
+// A safetensors file is not copied. Its tensors on the CPU lie in the mapped pages of the file, as in Python, and get
+// pages of their own when they are written to. While the tensors live, the file may be replaced by another file, but
+// must not be made shorter or written over in place. load_state_dict() copies the values. (Files with a SHA-256, such
+// as checkpoints, are copied.)
 //
-// A folder with an index, such as model.safetensors.index.json of Hugging Face's libraries, or that index, is read as
-// one state dict: the files that it names.
+// `path` may also be an index of several files, such as model.safetensors.index.json of Hugging Face's libraries, or a
+// folder with such an index. The files that the index names are read as one state dict.
 //
-// `checksum` is about safetensors files: kIgnored reads one whose metadata have a former file's (tensor_file.h).
+// `checksum` concerns safetensors files: kIgnored reads a file whose metadata have an older file's checksum
+// (tensor_file.h).
 StateDict read_state_dict(const std::filesystem::path& path, torch::Device map_location = torch::kCPU,
                           std::string_view entry = "", Checksum checksum = Checksum::kIfPresent);
 // Replaces `path` in one step by a safetensors file if its name ends in ".safetensors", and otherwise by a file that
 // Python's torch.load(path, weights_only=True) reads. Both have a CRC-32, which read_state_dict() compares.
 void write_state_dict(const std::filesystem::path& path, const StateDict& state);
 
-// From and to the values of read_torch_file(). kMismatch for anything but a dict from text to tensors. An entry
-// `_extra_state` of a module of Python that is no tensor is left out; load_state_dict() ignores one that is.
+// Convert between state dicts and the values of read_torch_file(). kMismatch for anything but a dict from text to
+// tensors. An entry `_extra_state`, which some modules of Python have, is left out if it is no tensor;
+// load_state_dict() ignores it if it is a tensor.
 StateDict to_state_dict(const c10::IValue& value);
 c10::IValue to_ivalue(const StateDict& state);
 
-// What Python's optimizer.state_dict() returns for an optimizer of the same kind with the same parameters in the same
-// order: SGD, Adam, AdamW, RMSprop, Adagrad. Python loads it with optimizer.load_state_dict(). Options that LibTorch
-// lacks (maximize, foreach, ...) get Python's defaults. Tensors are the optimizer's own.
+// Returns what Python's optimizer.state_dict() returns for an optimizer of the same kind (SGD, Adam, AdamW, RMSprop,
+// Adagrad) with the same parameters in the same order. Python loads the result with optimizer.load_state_dict().
+// Options that LibTorch lacks (maximize, foreach, ...) get Python's defaults. The tensors are the optimizer's own.
 c10::IValue state_dict(const torch::optim::Optimizer& optimizer);
 
-// Loads what Python's optimizer.state_dict() returned: options of each group (learning rate too) and each parameter's
-// state. Python numbers parameters in the order in which it was given them, which is that of model.parameters() on both
-// sides when the layers are registered in the same order. kMismatch for another kind of optimizer, other groups or
-// shapes; kUnsupported for maximize=True; kCorrupt for state that lacks a field or holds an impossible number.
+// Loads what Python's optimizer.state_dict() returned: the options of each group, with the learning rate, and each
+// parameter's state. Python numbers the parameters in the order in which the optimizer was given them. If that was
+// model.parameters(), the order is the same on both sides, provided that the layers were registered in the same order.
+// kMismatch for another kind of optimizer, other groups or other shapes; kUnsupported for maximize=True; kCorrupt for
+// state that lacks a field or holds an impossible number.
 void load_state_dict(torch::optim::Optimizer& optimizer, const c10::IValue& state);
 
-// What Python's scheduler.state_dict() has for LibTorch's schedulers: how far they have come, and for StepLR its
-// arguments. The next step() is then that which the other side would have made. Python keeps its own arguments where
-// the dict has none. The rates belong to the optimizer: load its state too, after the scheduler was made.
-// load_state_dict throws kMismatch for other arguments, kCorrupt for impossible numbers. Other classes than StepLR must
-// depend on their step count alone.
+// The part of Python's scheduler.state_dict() that LibTorch's schedulers have: the number of steps taken, and for
+// StepLR its arguments. After loading, the next step() is the one that the other side would have made. Where the dict
+// has no arguments, Python keeps its own. The rates belong to the optimizer: load the optimizer's state too, after the
+// scheduler was made. load_state_dict throws kMismatch for other arguments, kCorrupt for impossible numbers. The rates
+// of a class other than StepLR must depend on its step count alone.
 c10::IValue state_dict(const torch::optim::LRScheduler& scheduler);
 void load_state_dict(torch::optim::LRScheduler& scheduler, const c10::IValue& state);
 c10::IValue state_dict(const torch::optim::ReduceLROnPlateauScheduler& scheduler);

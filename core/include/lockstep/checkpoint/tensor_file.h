@@ -3,11 +3,12 @@
 //   - 8 bytes: length n of the header, little endian
 //   - n bytes: header, JSON, such as
 //     `{"__metadata__": {"key": "text"}, "name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}`
-//   - the rest: the tensors' bytes, contiguous in C order, little endian, without holes; offsets count from here
+//   - the rest: the tensors' bytes, contiguous in C order, little endian, without holes. data_offsets count from here
 //
 // Files written here have two more entries of metadata: lockstep.format, the version of their content (1), and
-// lockstep.sha256, the SHA-256 of the whole file, calculated with zeros in place of these 64 digits. In the files of
-// write_state_dict() it is lockstep.crc32, the CRC-32 in 8 digits, calculated in the same way: it takes much less time.
+// lockstep.sha256, the SHA-256 of the whole file, calculated with zeros in place of these 64 digits. Files of
+// write_state_dict() have lockstep.crc32 instead, the CRC-32 in 8 digits, calculated in the same way, because a CRC-32
+// takes much less time.
 //
 // Any bytes may be read safely: nothing in a file is executed, and reading takes no more memory than the size of the
 // file (plus the parsed header).
@@ -26,8 +27,9 @@ struct TensorFile {
   std::map<std::string, std::string> metadata;  // UTF-8
 };
 
-// Whether a file without a checksum is an error. A wrong checksum is one, unless it is ignored: when Python's
-// safetensors writes a file anew with the metadata of the former one, the checksum in these is the former file's.
+// Whether a file without a checksum is an error. A wrong checksum is an error too, unless checksums are ignored. Ignore
+// the checksum of a file that Python's safetensors has written with the metadata of an older file: it is the older
+// file's checksum.
 enum class Checksum { kRequired, kIfPresent, kIgnored };
 
 // Replaces `path` in one step: the bytes go to `path`.tmp, are flushed to the disk and renamed. Whatever happens,

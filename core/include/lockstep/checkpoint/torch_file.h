@@ -7,14 +7,14 @@
 //     a dict with other keys, such as bytes, is foreign
 //   - list and set are a list; tuple and torch.Size are a Tuple
 //   - Tensor and Parameter are a Tensor. Attributes of a Parameter are dropped
-//   - int is an Int of 64 bits, from 2^63 on a UInt; float, complex, bool, str and None are what they are there
+//   - int is an Int of 64 bits, from 2^63 on a UInt; float, complex, bool, str and None keep their type
 //   - bytes are a String, torch.float32 is the String "float32", torch.device is a Device
-//   - every other Python object is foreign: a capsule that holds its name alone. Functions of this layer that reach one
-//     refuse it (kUnsupported) with its name and place
+//   - every other Python object is foreign: a capsule that holds the name of its class alone. Functions of this layer
+//     refuse a foreign object (kUnsupported); the error has its name and place
 //
 // Files may come from anyone: nothing in them is executed. The reader knows the names in
-// core/src/checkpoint/python/pickle_names.h, and keeps every other as a name. Memory and depth are bounded: a file that asks
-// for far more than it holds is an error (docs/interchange.md has the numbers).
+// core/src/checkpoint/python/pickle_names.h, and keeps every other object as a name. Memory and depth are bounded: a
+// file that asks for far more than it holds is an error (docs/interchange.md has the numbers).
 //
 // Functions throw CheckpointError, whose text names the file. Not thread-safe for one path; they block until they are
 // done.
@@ -26,10 +26,10 @@
 
 namespace lockstep::checkpoint {
 
-// Reads a file of torch.save, in the zip format (since PyTorch 1.6) or the one before it. Tensors that share memory in
-// Python share it here, with the same strides. They are put on `map_location`, whatever device they were saved from.
-// kUnsupported names what is refused: TorchScript, a file that holds nothing but an object of a Python class. kCorrupt
-// says what is wrong with the bytes, and where.
+// Reads a file of torch.save, in the zip format (since PyTorch 1.6) or in the format before it. Tensors that share
+// memory in Python share it here too, with the same strides. All tensors are put on `map_location`, whatever device
+// they were saved from. kUnsupported for TorchScript, and for a file that holds nothing but an object of a Python
+// class. kCorrupt says what is wrong with the bytes, and where.
 c10::IValue read_torch_file(const std::filesystem::path& path, torch::Device map_location = torch::kCPU);
 
 // Writes a value of these kinds; other lists and dicts of LibTorch (of int, of Tensor) count as lists and dicts.

@@ -1,4 +1,4 @@
-// What the loader needs to know of a type of samples: how a batch of them is made, and where its tensors are. The
+// What the loader needs to know about a type of samples: how a batch is made, and where the tensors of a batch are. The
 // loader itself (DataLoaderBase) knows no type; DataLoaderOf<S, B> gives it one of the sources below.
 #pragma once
 
@@ -22,7 +22,7 @@ namespace lockstep::data {
 class AnyBatch {
  public:
   virtual ~AnyBatch() = default;
-  // Calls visit(tensor) for each tensor of the batch, which may be undefined. It may replace them.
+  // Calls visit(tensor) for each tensor of the batch. A tensor may be undefined. `visit` may replace tensors.
   virtual void visit(const std::function<void(torch::Tensor& tensor)>& visit) = 0;
 };
 
@@ -42,23 +42,23 @@ std::unique_ptr<AnyBatch> hold(B batch) {
   return std::make_unique<BatchHolder<B>>(std::move(batch));
 }
 
-// The batches of one worker's share of an iterable dataset. One thread at a time.
+// The batches of one worker's share of an iterable dataset. Only one thread at a time may use it.
 class BatchStream {
  public:
   virtual ~BatchStream() = default;
-  // Null at the end.
+  // Returns null at the end.
   virtual std::unique_ptr<AnyBatch> next(const SampleContext& context) = 0;
 };
 
 class BatchSource {
  public:
   virtual ~BatchSource() = default;
-  // Samples; nullopt: of an iterable dataset.
+  // The number of samples; nullopt for an iterable dataset.
   virtual std::optional<std::int64_t> size() const = 0;
   virtual bool holds_tensors() const = 0;
   // The batch of these samples, for datasets with a size. Several threads call it at once.
   virtual std::unique_ptr<AnyBatch> make(std::span<const std::int64_t> indices, const SampleContext& context) const = 0;
-  // For iterable datasets. Does not begin to iterate yet.
+  // For iterable datasets. The stream begins to iterate at its first next().
   virtual std::unique_ptr<BatchStream> open(const StreamShare& share, std::int64_t batch_size,
                                             bool drop_last) const = 0;
 };
@@ -66,15 +66,15 @@ class BatchSource {
 // Throw DataError (kInvalidArgument).
 void require_dataset(const void* dataset);
 [[noreturn]] void throw_needs_collate();
-// Throws the exception that is being handled as an error of a share: nested, with the number of the sample in it, or -1
-// when the stream could not be opened.
+// Throws the exception that is being handled as an error of a share: nested, with the number of the sample in the
+// share, or -1 if the stream could not be opened.
 [[noreturn]] void throw_stream_error(const StreamShare& share, std::int64_t number);
 [[noreturn]] void throw_wrong_source();
 
 template <typename S, typename B>
 using CollateFunction = std::function<B(std::vector<S>)>;
 
-// DB: the dataset's own type of batches, for which the loader needs no collate function when it is B.
+// DB: the dataset's own type of batches. If DB is B, the loader needs no collate function.
 template <typename S, typename B, typename DB>
 class IndexedSource final : public BatchSource {
  public:
@@ -151,7 +151,7 @@ class IterableSource final : public BatchSource {
         throw_stream_error(share_, -1);
       }
     }
-    // The samples that wait stay for the next batch when this one cannot be made.
+    // If a batch cannot be made, the samples that wait stay for the next batch.
     void take_one() {
       note_sample(taken_);
       try {
@@ -195,7 +195,7 @@ std::shared_ptr<const BatchSource> make_source(std::shared_ptr<const IterableDat
   return std::make_shared<const IterableSource<S, B, DB>>(std::move(dataset), std::move(collate));
 }
 
-// The dataset, given by value or as a shared_ptr, as a shared_ptr to its base.
+// Returns the dataset, which is given by value or as a shared_ptr, as a shared_ptr to its base.
 template <typename D>
 auto shared_dataset(D dataset) {
   using Class = typename DatasetClass<D>::Type;

@@ -5,11 +5,11 @@
 //     for (auto& [images, labels] : loader) { ... }  // another order in each epoch
 //   }
 //
-// The batches are the same, in the same order (with kOrdered), for any number of workers, if the dataset draws the
-// randomness of a sample from the seed, the epoch and the sample's index, which it is given. (An iterable dataset is
-// split over the workers: iterable_dataset.h.) A loop may be left at any moment; the next one starts the next epoch.
-// Use a loader from one thread, one loop at a time: a loop over the training loader within another one, for an
-// evaluation, needs a loader of its own. An older loop that is to go on after the next one has begun throws DataError
+// The batches are the same, in the same order (with kOrdered), for any number of workers. The dataset's part in this:
+// it draws the randomness of a sample from the seed, the epoch and the sample's index, which it is given. (An iterable
+// dataset is split over the workers: iterable_dataset.h.) A loop may be left at any moment; the next loop starts the
+// next epoch. Use a loader from one thread, one loop at a time: an evaluation on the training data within a training
+// loop needs a loader of its own. An older loop that goes on after the next loop has begun throws DataError
 // (kUnsupported), unless it has had its last batch.
 //
 // DataLoader is for samples {data, target}. DataLoaderOf is for samples of any type, and finds the type by itself:
@@ -54,64 +54,63 @@ template <typename S, typename B = BatchOf<S>>
 struct DataLoaderOptionsOf {
   // Samples in a batch of each rank (as in PyTorch): the global batch is world_size times as large.
   std::int64_t batch_size = 1;
-  // When not 0: samples in a batch of each machine, instead of batch_size. The machine's processes share them; if they
-  // do not divide evenly, the first processes have one sample more. All machines must have the same number of
+  // When not 0: samples in a batch of each machine, instead of batch_size. The machine's processes share them; if the
+  // samples do not divide evenly, the first processes have one sample more. All machines must have the same number of
   // processes.
   std::int64_t machine_batch_size = 0;
 
   // A new order in each epoch, the same on all ranks, from `seed` and the epoch. False: the dataset's order. The
-  // dataset's own randomness (augmentation) uses the same seed. A loader that is made anew for each epoch begins with
-  // epoch 0 each time: it needs set_epoch. A warning says so.
+  // dataset's own randomness (augmentation) uses the same seed. A program that makes a new loader for each
+  // epoch must call set_epoch: every new loader begins with epoch 0. A warning says so.
   bool shuffle = false;
   std::uint64_t seed = 0;
   // Another order (samplers.h): weighted, stratified, by length, your own. Excludes shuffle.
   std::shared_ptr<const Sampler> sampler = {};
   // Whole batches (samplers.h), of sizes that may differ. The ranks take them in turns: rank r of W gets batches r,
-  // r + W, ... Excludes batch_size, shuffle and sampler; drop_last and exact are about batches then, not samples.
+  // r + W, ... Excludes batch_size, shuffle and sampler; drop_last and exact then concern batches, not samples.
   std::shared_ptr<const BatchSampler> batch_sampler = {};
 
-  // When the samples do not divide evenly into ranks and batches: by default some samples are repeated, so that all
-  // ranks have the same number, and the last batch is smaller. drop_last leaves out the rest and the smaller batch.
-  // exact (for evaluation) gives each sample to one rank once; the numbers of batches may then differ by one. Where the
-  // dataset leaves out all samples of a batch (SkippedSample), exact leaves out the batch, so that no other sample
-  // counts twice; otherwise the next good sample takes its place.
-  // An iterable dataset knows nothing of the other ranks: drop_last leaves out the smaller last batch of each worker,
-  // and exact is an error.
+  // If the samples do not divide evenly into ranks and batches: by default some samples are repeated, so that all
+  // ranks have the same number, and the last batch is smaller. drop_last leaves out the remaining samples and the
+  // smaller batch. exact (for evaluation) gives each sample to one rank once; the numbers of batches may then differ by
+  // one. Where the dataset leaves out all samples of a batch (SkippedSample), exact leaves out the batch, so that no
+  // other sample counts twice; otherwise the next good sample takes its place. With an iterable dataset drop_last
+  // leaves out the smaller last batch of each worker, and exact is an error.
   bool drop_last = false;
   bool exact = false;
 
-  // Threads that make batches. 0: the consumer makes each batch when it asks for it. That is best for data in memory,
-  // such as Mnist, whose batches take less time than handing them over, and when training uses all cores. Use workers
-  // when samples are decoded or read from disk. kAutoWorkers: starts with one, adds one while the consumer waits and a
-  // core is free, and removes one when fewer are enough; at most one for each core of this process. Not for iterable
-  // datasets.
+  // Threads that make batches. 0: the consumer makes each batch when it asks for it. This is best if training uses all
+  // cores, and for data in memory, such as Mnist, whose batches take less time to make than to hand over. Use workers
+  // when samples are decoded or read from disk. kAutoWorkers: starts with one thread, adds a thread while the
+  // consumer waits and a core is free, and removes a thread when fewer are enough; at most one for each core of this
+  // process. Not for iterable datasets.
   int num_workers = 0;
-  // When not 0: threads on each machine, instead of num_workers. The machine's processes share them; each has at least
-  // one.
+  // When not 0: threads on each machine, instead of num_workers. The machine's processes share the threads; each
+  // process has at least one.
   int machine_workers = 0;
-  // The most batches that wait or are being made, for each worker; workers then pause. Memory: num_workers * prefetch
-  // batches.
+  // The largest number of batches of a worker that wait or are being made; at this number the worker pauses. Memory:
+  // num_workers * prefetch batches.
   int prefetch = 2;
   Delivery delivery = Delivery::kOrdered;
-  // Called once in each worker's thread, before its first batch, with the number of the worker. What it throws is the
+  // Called once in each worker's thread, before its first batch, with the number of the worker. An exception is the
   // error of each batch of this worker. Not called without workers.
   std::function<void(int worker)> worker_init = {};
-  // When not 0: how long the loop waits for one batch before that is an error (kTimeout), which names the worker and
-  // the sample. The worker is not stopped: the loop can go on waiting, and the loader's destructor waits for that
-  // sample. Needs workers.
+  // When not 0: the longest time that the loop waits for one batch. After it the loop throws kTimeout, which names the
+  // worker and the sample. The worker is not stopped: the loop can go on waiting, and the loader's destructor waits for
+  // this sample. Needs workers.
   std::chrono::milliseconds timeout{0};
 
-  // Puts batches into page-locked memory: copies from it to a GPU are faster and may be asynchronous. Without a GPU (or
-  // another device that LibTorch has such memory for) it has no effect.
+  // Puts batches into page-locked memory: copies from there to a GPU are faster and may be asynchronous. No effect
+  // without a GPU, or another device for which LibTorch has page-locked memory.
   bool pin_memory = false;
   // The device of the batches. Workers copy them, through page-locked memory and on another stream, while the
-  // consumer works on earlier ones; this takes num_workers * prefetch batches of device memory. Empty or the CPU: no
-  // copy. Without a number it is the device that is current in the thread that makes the loader. A device that does not
-  // exist is an error (kUnavailable).
+  // consumer works on earlier batches; this takes num_workers * prefetch batches of device memory. Empty or the CPU: no
+  // copy. A device without a number stands for the current device of the thread that makes the loader. A device that
+  // does not exist is an error (kUnavailable).
   std::optional<torch::Device> device = {};
 
-  // The ranks that share the dataset: its group ranks and size, as with one dimension of a DeviceMesh. Null: all ranks.
-  // Only the constructor looks at it. Excludes rank and world_size, and machine_batch_size.
+  // The ranks that share the dataset: the group's ranks and size count, as for one dimension of a DeviceMesh. Null: all
+  // ranks. Only the constructor reads it. Excludes rank and world_size, and machine_batch_size.
   c10::intrusive_ptr<c10d::ProcessGroup> group = nullptr;
   // -1: from the group, otherwise from the process group that exists when the loader is made, otherwise from the
   // environment (share_of_process). Set both or neither.
@@ -141,35 +140,36 @@ class DataLoaderBase {
 
   // Whether the dataset is iterable: it has no size, and no cursor.
   bool is_iterable() const { return !source_->size().has_value(); }
-  // Batches of this rank in a whole epoch; with `exact` those that are left out count too. Throws DataError
+  // Batches of this rank in a whole epoch; with `exact`, batches that are left out count too. Throws DataError
   // (kUnsupported) for an iterable dataset.
   std::int64_t size() const;
-  // Those from the cursor of state() to the end of its epoch.
+  // Batches of this rank from the cursor of state() to the end of its epoch.
   std::int64_t batches_left() const;
 
   // Sets the epoch of the next begin(), for programs that count epochs themselves. A cursor from load_state stays if it
   // is in the same epoch. A loop that goes on after set_epoch or load_state still gives the rest of its own epoch, but
   // no longer moves the cursor.
   void set_epoch(std::int64_t epoch);
-  // The epoch of the current loop; before the first begin(), and after set_epoch or load_state, of the next one.
+  // The epoch of the current loop; before the first begin(), and after set_epoch or load_state, the epoch of the next
+  // loop.
   std::int64_t epoch() const { return sampler_.epoch(); }
 
   // The cursor after all batches that the consumer has got, including the one of the present loop body. After the last
-  // batch it is the start of the next epoch. It may be loaded with any number of workers and ranks. With kFirstCome it
-  // is before the first batch that was not delivered: resuming there loses no sample, but repeats the batches that came
-  // earlier than their turn, and the ranks' cursors may differ. Only kOrdered is exact. With a batch_sampler it counts
-  // batches. Throws DataError (kUnsupported) for an iterable dataset.
+  // batch it is the start of the next epoch. It may be loaded with any number of workers and ranks. With kFirstCome the
+  // cursor is before the first batch that was not delivered: resuming there loses no sample, but repeats batches that
+  // came earlier than their turn, and the ranks' cursors may differ. Only kOrdered is exact. With a batch_sampler the
+  // cursor counts batches. Throws DataError (kUnsupported) for an iterable dataset.
   SamplerState state() const;
   // The next begin() continues at this cursor. See DistributedSampler::load_state.
   void load_state(const SamplerState& state);
 
-  // Threads that make batches at present; kAutoWorkers changes it.
+  // The present number of threads that make batches; kAutoWorkers changes it.
   int workers() const;
   // Samples in a batch of this rank; 1 with a batch_sampler.
   std::int64_t batch_size() const { return options_.batch_size; }
 
  protected:
-  // A loop over the loader.
+  // One loop over the loader.
   struct Loop {
     std::int64_t number = 0;
     bool ended = false;  // no batch follows
@@ -209,21 +209,21 @@ class DataLoaderBase {
   CopiedBatch make_batch(const EpochPlan& plan, std::int64_t number) const;
 
   std::shared_ptr<const BatchSource> source_;
-  DataLoaderOptions options_;  // without collate, which the source has
+  DataLoaderOptions options_;  // without `collate`, which source_ holds
   std::shared_ptr<BatchPool> pool_;
   DistributedSampler sampler_;                 // over samples; with a batch_sampler over batches
-  bool started_ = false;                       // a loop over the sampler's epoch has begun, and moves its cursor
-  bool waits_ = false;                         // and still waits for its first batch, after a timeout
-  bool told_epoch_ = false;                    // by set_epoch or load_state
+  bool started_ = false;                       // a loop over the sampler's epoch has begun and moves the cursor
+  bool waits_ = false;                         // that loop still waits for its first batch, after a timeout
+  bool told_epoch_ = false;                    // set_epoch or load_state was called
   std::int64_t loop_ = 0;                      // the number of the present loop
-  std::shared_ptr<const EpochPlan> plan_;      // of the present loop
+  std::shared_ptr<const EpochPlan> plan_;      // the present loop's
   std::int64_t taken_ = 0;                     // batches that the consumer has got
   std::int64_t passed_ = 0;                    // batches before the cursor: no gap among them
-  std::set<std::int64_t> ahead_;               // taken batches behind a gap
+  std::set<std::int64_t> ahead_;               // batches that were taken, but come after a gap
   std::optional<std::int64_t> failed_;         // the last batch if it could not be made; passed when the loop goes on
   std::unique_ptr<WorkerTuner> tuner_;         // null without kAutoWorkers
-  std::optional<Clock::time_point> returned_;  // when the consumer got the batch before
-  std::chrono::nanoseconds busy_{};            // processor time of the process then
+  std::optional<Clock::time_point> returned_;  // when the consumer got the previous batch
+  std::chrono::nanoseconds busy_{};            // processor time of the process at that moment
   std::unique_ptr<BatchWorkers, LeakInForks>
       workers_;  // null without workers; last, so that threads end before the members that they use
 };
@@ -261,16 +261,17 @@ class DataLoaderOf : public DataLoaderBase {
   explicit DataLoaderOf(D dataset, const Options& options = {})
       : DataLoaderOf(shared_dataset(std::move(dataset)), options, 0) {}
 
-  // begin() starts the next epoch: 0 at first, then one more each time; after load_state, the rest of that epoch. It
-  // throws DataError when the process group is not the one for which the loader was made (DistributedSampler::indices).
-  // Incrementing the iterator blocks until the next batch is ready, and throws when that batch could not be made:
-  // SampleError with the sample's index for an error of the dataset, otherwise DataError. Other exceptions are nested
-  // in these. The loop can go on with the next batch. begin() makes the first increment: when that ends with kTimeout,
-  // the next begin() waits on in the same epoch; when the first batch could not be made, it starts the next epoch.
+  // begin() starts the next epoch: first epoch 0, then one more each time; after load_state the rest of the loaded
+  // epoch. It throws DataError if the process group is not the one for which the loader was made
+  // (DistributedSampler::indices). Incrementing the iterator blocks until the next batch is ready, and throws when that
+  // batch could not be made: SampleError with the sample's index for an error of the dataset, otherwise DataError.
+  // Other exceptions are nested in these errors. The loop can go on with the next batch. begin() makes the first
+  // increment. If this ends with kTimeout, the next begin() goes on waiting in the same epoch; if the first batch could
+  // not be made, the next begin() starts the next epoch.
   Iterator begin() { return Iterator(*this, begin_epoch()); }
   std::default_sentinel_t end() const { return {}; }
 
-  // Not of an iterable dataset, or one whose batches have another type than the loader's.
+  // Throws for an iterable dataset, and for a dataset whose batches have another type than the loader's.
   const DatasetOf<S, B>& dataset() const {
     if (!dataset_) throw_wrong_source();
     return *dataset_;

@@ -1,4 +1,4 @@
-// Datasets. Your own is one small class:
+// Datasets. A dataset of your own is one small class:
 //
 //   class Squares : public lockstep::data::Dataset {
 //    public:
@@ -8,7 +8,8 @@
 //     }
 //   };
 //
-// Samples of another type than {data, target}: DatasetOf<Sample>, with any type that collate.h makes batches of.
+// For samples of another type than {data, target} use DatasetOf<Sample>, with any type that collate.h can make batches
+// of.
 #pragma once
 
 #include <torch/torch.h>
@@ -29,10 +30,11 @@
 
 namespace lockstep::data {
 
-// Throws the exception that is being handled again: a SampleError as it is, others nested in a SampleError with
-// `index`.
+// Throws the exception that is being handled again: a SampleError as it is, any other exception nested in a SampleError
+// with `index`.
 [[noreturn]] void throw_sample_error(std::int64_t index);
-// For a dataset whose batches are not those of collate(), and which does not override get_batch.
+// Thrown for a dataset whose batches are of another type than those of collate(), and which does not override
+// get_batch.
 [[noreturn]] void throw_no_get_batch();
 
 // S: a sample. B: a batch, by default what collate() makes.
@@ -116,7 +118,8 @@ extern template class DatasetOf<Example>;
 // The only sample of a batch of one.
 Example only_sample(const Example& batch);
 
-// One sample of any dataset. Those of {data, target} may override get_batch alone, so it is asked for a batch of one.
+// Returns one sample of any dataset. A dataset of {data, target} may override get_batch alone, so it is asked for a
+// batch of one.
 template <typename S, typename B>
 S one_sample(const DatasetOf<S, B>& dataset, std::int64_t index, const SampleContext& context) {
   if constexpr (std::is_same_v<S, Example> && std::is_same_v<B, Example>) {

@@ -45,8 +45,8 @@ struct StreamShare {
   std::int64_t parts() const { return world_size * num_workers; }
 };
 
-// Gives one sample for each call, and nullopt at the end. Only one thread at a time calls it. An exception is an error
-// of the batch that the sample would have been in; the next call continues.
+// Gives one sample for each call, and nullopt at the end. Only one thread at a time calls it. An exception is the
+// error of the batch in which the sample would have been; the next call continues.
 template <typename S>
 using SampleStream = std::function<std::optional<S>()>;
 
@@ -60,16 +60,16 @@ class IterableDatasetOf {
   virtual ~IterableDatasetOf() = default;
 
   // A new stream of the samples of `share`: each sample of the dataset belongs to exactly one share. Called at the
-  // begin of each epoch, in the thread of the worker; several threads call it at once. The loader does not take the
-  // samples apart by itself: a dataset that ignores the share gives every sample to every worker. Files are best split
-  // by whole files; take_turns() is for sources that cannot be split.
+  // begin of each epoch, in the thread of the worker; several threads call it at once. The loader does not divide
+  // the samples: a dataset that ignores the share gives every sample to every worker. Give each share whole files, if
+  // there are several; take_turns() is for sources that cannot be split.
   virtual SampleStream<S> iterate(const StreamShare& share) const = 0;
 };
 
 using IterableDataset = IterableDatasetOf<Example>;
 
-// The samples of `all` that belong to the share: part p of n takes samples p, p + n, p + 2n, ... All samples are made,
-// and the others dropped; an error of one of the others is left to its own share.
+// The samples of `all` that belong to the share: part p of n takes samples p, p + n, p + 2n, ... Makes all samples, and
+// drops the samples of other shares. An error of such a sample is left to its own share.
 template <typename S>
 SampleStream<S> take_turns(SampleStream<S> all, const StreamShare& share) {
   return [all = std::move(all), next = share.part(), at = std::int64_t{0},

@@ -4,8 +4,8 @@
 //   auto sampler = std::make_shared<WeightedSampler>(balanced_weights(labels), labels.size());
 //   DataLoader loader(dataset, {.batch_size = 64, .sampler = sampler});
 //
-// Your own is one small class. Samplers are immutable: threads and loaders may share one. Constructors throw DataError
-// (kInvalidArgument).
+// A sampler of your own is one small class. Samplers are immutable: threads and loaders may share one. Constructors
+// throw DataError (kInvalidArgument).
 #pragma once
 
 #include <torch/torch.h>
@@ -27,15 +27,15 @@ class Sampler {
   // The epoch's dataset indices, int64 [size()]. They must depend on seed and epoch only, because every rank computes
   // them.
   virtual torch::Tensor sequence(std::uint64_t seed, std::int64_t epoch) const = 0;
-  // Equal for samplers with the same sequences, and in practice only for these. Resuming with another sampler is then
-  // an error. Not 0.
+  // A number that is equal for samplers with the same sequences, and in practice only for these, so that resuming with
+  // another sampler is an error. Not 0.
   virtual std::uint64_t fingerprint() const = 0;
-  // Whether an epoch may have a sample several times; it is then augmented differently each time.
+  // Whether an epoch may have a sample several times. Such a sample is augmented differently each time.
   virtual bool repeats() const { return false; }
 };
 
-// The batches of an epoch, for batches that belong together: of equal sizes in all pictures, or of at most so many
-// tokens. As torch.utils.data's batch_sampler. The ranks of a loader take them in turns.
+// The batches of an epoch, where samples of a batch must fit together: pictures of one size, or sentences with a
+// limited number of tokens. As torch.utils.data's batch_sampler. The ranks of a loader take the batches in turns.
 class BatchSampler {
  public:
   virtual ~BatchSampler() = default;
@@ -44,10 +44,10 @@ class BatchSampler {
   virtual std::int64_t dataset_size() const = 0;
   // Batches in an epoch, of all ranks together: the same in each epoch.
   virtual std::int64_t size() const = 0;
-  // The dataset indices of each of the size() batches, at least one each. They must depend on seed and epoch only,
-  // because every rank computes them.
+  // The dataset indices of each of the size() batches, at least one index each. They must depend on seed and epoch
+  // only, because every rank computes them.
   virtual std::vector<std::vector<std::int64_t>> batches(std::uint64_t seed, std::int64_t epoch) const = 0;
-  // As that of a Sampler.
+  // As Sampler::fingerprint.
   virtual std::uint64_t fingerprint() const = 0;
 };
 
@@ -78,9 +78,9 @@ class WeightedSampler : public Sampler {
 // Weights that make all classes equally likely: 1 / (number of samples with the same label). Labels are 0 or more.
 std::vector<double> balanced_weights(std::span<const std::int64_t> labels);
 
-// Every sample once, in a random order that spreads each class evenly: any part of it, such as a global batch, has each
-// class in about the same proportion as the dataset. For n samples in a row, c classes and a class with the share p,
-// the count is within 1 + c * p of n * p: at most 2 off when classes are equally frequent.
+// Every sample once, in a random order that spreads each class evenly: any part of the order, such as a global batch,
+// has each class in about the same proportion as the dataset. For n samples in a row, c classes and a class with the
+// share p, the count is within 1 + c * p of n * p: at most 2 off when classes are equally frequent.
 class StratifiedSampler : public Sampler {
  public:
   // The label of each sample of the dataset, 0 or more.

@@ -1,13 +1,13 @@
 // Datasets made of other datasets: a subset, several one after another, a function of each sample, repetitions, random
-// parts. Subset, ConcatDataset and random_split are those of torch.utils.data. A view is a dataset, so views combine:
+// parts. Subset, ConcatDataset and random_split work as in torch.utils.data. A view is a dataset, so views combine:
 //
 //   auto train = map_dataset(Subset(Mnist("data", true), first_thousand), add_noise);
 //   DataLoader loader(repeat(train, 10), {.batch_size = 64, .shuffle = true});
 //
-// Views share their datasets and copy no samples. They pass whole batches to them, with the context of the call: the
-// random key of a sample is its index in the outermost view, which the loader has. A SampleError of an inner dataset is
-// thrown again with the view's own index in front. Immutable; thread-safe if the inner datasets are. Constructors throw
-// DataError (kInvalidArgument).
+// Views share their datasets and copy no samples. A view passes whole batches to its dataset, with the context of the
+// call: the random key of a sample is its index in the outermost view, which is the loader's dataset. A SampleError of
+// an inner dataset is thrown again with the view's own index in front. Immutable; thread-safe if the inner datasets
+// are. Constructors throw DataError (kInvalidArgument).
 //
 // Subset, ConcatDataset and so on are for samples {data, target}; SubsetOf<S> and so on for samples of any type.
 #pragma once
@@ -190,7 +190,7 @@ class ConcatDatasetOf : public DatasetOf<S> {
   }
 
   std::vector<SharedDatasetOf<S>> datasets_;
-  std::vector<std::int64_t> ends_;  // the end of each dataset, as an index of this one
+  std::vector<std::int64_t> ends_;  // the end of each dataset, as an index of this dataset
 };
 using ConcatDataset = ConcatDatasetOf<Example>;
 
@@ -270,9 +270,10 @@ RepeatDatasetOf<SampleOf<D>, BatchTypeOf<D>> repeat(D dataset, std::int64_t time
   return {std::move(dataset), times};
 }
 
-// Random parts that do not overlap: the subsets of torch.utils.data.random_split with a generator that is seeded with
-// `seed`, index for index. `lengths` are either the numbers of samples, which add up to the dataset's size, or
-// fractions, which add up to 1: each is rounded down, and the samples that are left go to the first parts, one each.
+// Returns random parts that do not overlap: the subsets of torch.utils.data.random_split with a generator that is
+// seeded with `seed`, index for index. `lengths` are either numbers of samples, which add up to the dataset's size, or
+// fractions, which add up to 1. With fractions each number of samples is rounded down, and the remaining samples go to
+// the first parts, one each.
 // Throws DataError (kInvalidArgument) for other sums and for negative lengths.
 template <AnyDataset D, typename Number>
 requires std::is_arithmetic_v<Number> std::vector<SubsetOf<SampleOf<D>, BatchTypeOf<D>>> random_split(

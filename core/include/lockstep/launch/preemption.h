@@ -28,28 +28,29 @@ namespace lockstep::launch {
 // contain a collective of all ranks (an optimizer step under DistributedDataParallel).
 class PreemptionWatch {
  public:
-  // SIGTERM and SIGUSR1. While the watch lives these signals do not end the process; a launcher that has asked its
-  // workers to end still kills them after its grace time.
+  // Watches for SIGTERM and SIGUSR1. While the watch lives, these signals do not end the process; a launcher that has
+  // asked its workers to end still kills them after its grace time.
   static std::vector<int> default_signals();
 
-  // On the launcher's store (LOCKSTEP_STORE). A world of one needs none. kInvalidArgument: several ranks, and the
-  // variable is not set; then use the other form. kUnavailable: the store cannot be reached. One watch at a time.
+  // Makes a watch on the launcher's store (LOCKSTEP_STORE). A world of one needs no store. kInvalidArgument: there are
+  // several ranks, and the variable is not set; then use the other form. kUnavailable: the store cannot be reached. One
+  // watch at a time.
   static Result<std::unique_ptr<PreemptionWatch>> start(const std::vector<int>& signals = default_signals(),
                                                         const Environment& environment = Environment::of_process());
-  // On a store that all ranks share; nullptr for a world of one.
+  // Makes a watch on a store that all ranks share; nullptr for a world of one.
   static Result<std::unique_ptr<PreemptionWatch>> start(std::shared_ptr<comm::Store> store, int world_size,
                                                         const std::vector<int>& signals = default_signals());
-  // The signals mean what they meant before.
+  // Gives the signals back the meaning that they had before.
   ~PreemptionWatch();
   PreemptionWatch(const PreemptionWatch&) = delete;
   PreemptionWatch& operator=(const PreemptionWatch&) = delete;
 
-  // To call before each step, on every rank, with growing numbers. True on all ranks at the same step: two steps or
-  // more after the last rank has heard of the signal. Asks the store every 100 ms, and before each step in the short
-  // time between the announcement and the end; blocks for a round trip then. An error of the store is returned.
+  // Call it before each step, on every rank, with growing step numbers. Returns true on all ranks at the same step: two
+  // or more steps after the last rank has learned of the signal. Asks the store every 100 ms, and, once a signal was
+  // announced, before each step. A question to the store blocks for a round trip. Returns an error of the store.
   Result<bool> should_leave(long step);
 
-  // The same as a signal to this rank.
+  // Does what a signal to this rank does.
   void request() { requested_ = true; }
 
  private:
@@ -61,8 +62,8 @@ class PreemptionWatch {
   std::shared_ptr<comm::Store> store_;
   const int world_size_;
   bool requested_ = false;
-  bool announced_ = false;     // this rank has told the others
-  bool acknowledged_ = false;  // and has said that it knows
+  bool announced_ = false;     // this rank has told the other ranks of a signal
+  bool acknowledged_ = false;  // this rank has said that it knows of a signal
   long leave_at_ = -1;
   Deadline ask_again_ = Deadline::after(std::chrono::nanoseconds(0));
 };

@@ -17,7 +17,7 @@ enum class WorldSource {
   kSlurm,
   kOpenMpi,
   kPmi,
-  kProcessGroup,  // the ranks of a group found it out together
+  kProcessGroup,  // the ranks of a group found out their ranks together
 };
 
 struct World {
@@ -27,8 +27,8 @@ struct World {
   int local_world_size = 1;
   int node_rank = 0;
   int num_nodes = 1;
-  // Where rank 0 can be reached. Empty and 0 if it is not set and cannot be derived (launcher variables without
-  // MASTER_ADDR; Intel MPI over several nodes). Then the user must set MASTER_ADDR and MASTER_PORT.
+  // Where rank 0 can be reached. Empty and 0 if the address is not set and cannot be derived (launcher variables
+  // without MASTER_ADDR; Intel MPI over several nodes). Then the user must set MASTER_ADDR and MASTER_PORT.
   std::string master_addr;
   int master_port = 0;
   // For messages: "arguments", "launcher variables", "Slurm", "Open MPI", "PMI", "not distributed", or "process group".
@@ -68,7 +68,8 @@ struct WorldArguments {
 // rank and world size. Single arguments replace values of the environment. MASTER_ADDR and MASTER_PORT are used if they
 // are set. Otherwise, the master of a scheduler's world is 127.0.0.1 if the world is on one node, else the first
 // node of the step (Slurm) or the machine where mpirun runs. The port is between 10000 and 29999 and derived from the
-// job's id, so all ranks find the same one. (Intel MPI gives its jobs no id: two at a time need other MASTER_PORTs.)
+// job's id, so all ranks find the same port. (Intel MPI gives its jobs no id: two jobs at a time need different
+// MASTER_PORTs.)
 //
 // Other values are derived. Without local variables, a world whose master is a loopback address (or 0.0.0.0, ::) is on
 // one node; otherwise every process counts as alone on its node, as in Kubernetes. mpirun does not number nodes: they
@@ -79,7 +80,8 @@ struct WorldArguments {
 // against Slurm's).
 Result<World> resolve_world(const WorldArguments& arguments, const Environment& environment);
 
-// The same with this process's variables, and what a proxy of Hydra's mpirun says by its command line.
+// resolve_world with this process's variables, and with the values that a proxy of Hydra's mpirun has on its command
+// line.
 Result<World> resolve_world(const WorldArguments& arguments = {});
 
 // The world that this process has joined: init_process_group sets it, destroy_process_group clears it. Layers that do

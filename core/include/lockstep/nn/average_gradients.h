@@ -5,13 +5,13 @@
 //   optimizer.step();
 //
 // Gives the same gradients, bit for bit, as DistributedDataParallel. It is slower: nothing overlaps with the backward
-// pass, and every gradient is copied twice. It does not make parameters equal first: broadcast them, or give every rank
-// the same seed.
+// pass, and every gradient is copied twice. It does not make parameters equal first: broadcast the parameters, or give
+// every rank the same seed.
 //
-// Collective over the group; blocks. All ranks pass the same parameters in the same order. Where some ranks have no
-// gradient for a parameter, it counts as zero there. If no rank has one, it stays undefined. A gradient that is sparse
-// on any rank (Embedding with `sparse`) is sparse on all of them afterwards. c10::ValueError for a parameter that is no
-// leaf. Not thread-safe. Throws what the collectives throw (lockstep/c10d/errors.h).
+// Collective over the group; blocks. All ranks pass the same parameters in the same order. If some ranks have no
+// gradient for a parameter, their gradient counts as zero. If no rank has a gradient, the gradient stays undefined. A
+// gradient that is sparse on any rank (Embedding with `sparse`) is sparse on all of them afterwards. c10::ValueError
+// for a parameter that is no leaf. Not thread-safe. Throws what the collectives throw (lockstep/c10d/errors.h).
 #pragma once
 
 #include <torch/nn/module.h>

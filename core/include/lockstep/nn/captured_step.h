@@ -1,40 +1,40 @@
 // CapturedStep: a training step that the GPU repeats by itself, as a CUDA graph.
 //
-// A step of a small model is hundreds of short kernels, and starting each takes the program longer than the GPU needs
-// for it. A graph starts them all by one call. Gradients, DistributedDataParallel's collectives over NCCL and
-// communication hooks are part of it.
+// A step of a small model is hundreds of short kernels. The program needs more time to start a kernel than the GPU
+// needs to run it. A graph starts all kernels by one call. Gradients, DistributedDataParallel's collectives over NCCL
+// and communication hooks are part of the graph.
 //
 //   lockstep::CapturedStep step([&] {
 //     optimizer.zero_grad();
 //     loss_of(ddp.forward(images), labels).backward();
 //   });
-//   images.copy_(batch.data);                 // of every batch, into the same memory
+//   images.copy_(batch.data);                 // copies every batch into the same memory
 //   step();
-//   lockstep::fused_step(optimizer);          // outside: sees today's learning rate
+//   lockstep::fused_step(optimizer);          // outside the graph: sees the present learning rate
 //
 // docs/training_helpers.md has the whole loop.
 //
-// What the step must keep to, as for torch.cuda.graph. It is an error, at the recording, if the step waits for the GPU
-// (item(), cpu(), printing values, a copy from memory that is not page-locked). The rest nobody notices but by wrong
-// results:
-//   - It works on the same tensors each time: copy each batch into them. Sizes never change.
-//   - A repetition runs no C++ at all. Branches, learning rates and step counts are those of the recording. So the step
-//     of an optimizer belongs outside, unless its numbers never change: SGD with one learning rate may be inside, Adam
-//     may not, as it counts.
-//   - It clears the gradients itself, at its start. Outside, clear none: the graph writes into the memory that the
-//     gradients had when it was recorded.
-//   - What it uses lives as long as it is repeated: the model, its wrapper, the hook. After a change of these call
+// The step must follow the rules of torch.cuda.graph. If the step waits for the GPU (item(), cpu(), printing values, a
+// copy from memory that is not page-locked), the recording throws an error. A breach of any other rule shows only as
+// wrong results:
+//   - The step works on the same tensors each time: copy each batch into them. Sizes never change.
+//   - A repetition runs no C++ at all. Branches, learning rates and step counts are those of the recording. So an
+//     optimizer's step belongs outside, unless its numbers never change: SGD with a constant learning rate may be
+//     inside, Adam may not, because Adam counts its steps.
+//   - The step clears the gradients itself, at its start. Clear no gradient outside: the graph writes into the memory
+//     that the gradients had when the step was recorded.
+//   - The model, its wrapper and the hook live as long as the step is repeated. After a change of any of them call
 //     reset().
 //
 // Random numbers go on from step to step: CUDA's generator knows graphs.
 //
 // Under DistributedDataParallel all ranks record the same step at the same call. Each rank must have a gradient of
-// every parameter that requires one, and none may be sparse: otherwise the pass asks the other ranks, and waits. Freeze
-// what the step does not use. PowerSGD's hooks wait too, and a SyncBatchNorm whose batch has fewer than two values per
-// channel. no_sync, join and throw_on_early_termination are decided on the CPU: do not use them around such a step.
-// NCCL's timeout does not see recorded collectives: when a rank is lost, `lockstep run` ends the others. Destroying a
-// group of NCCL drops all recordings of the process, because NCCL would wait for them; the next call then runs the step
-// as it is, and the one after it records again, on each rank by itself.
+// every parameter that requires one, and no gradient may be sparse: otherwise the pass asks the other ranks, and waits.
+// Freeze parameters that the step does not use. PowerSGD's hooks wait too, and a SyncBatchNorm whose batch has fewer
+// than two values per channel. no_sync, join and throw_on_early_termination are decided on the CPU: do not use them
+// around such a step. NCCL's timeout does not see recorded collectives: when a rank is lost, `lockstep run` ends the
+// others. Destroying a group of NCCL drops all recordings of the process, because NCCL would wait for them; the next
+// call then runs the step without a graph, and the call after it records again, on each rank by itself.
 #pragma once
 
 #include <torch/types.h>
@@ -50,14 +50,14 @@
 namespace lockstep {
 
 struct CapturedStepOptions {
-  // Calls that run the step as it is before it is recorded: libraries choose their kernels, buckets are built,
-  // optimizers make their state. One is enough for DistributedDataParallel.
+  // How many calls run the step without a graph before the recording: libraries choose their kernels, buckets are
+  // built, optimizers make their state. One call is enough for DistributedDataParallel.
   int warm_up = 3;
-  // Nothing: local_device(), which needs a world.
+  // Empty: local_device(), which needs a world.
   std::optional<torch::Device> device = std::nullopt;
-  // The ranks that record the step together (null: the world, if there is one) tell one another whether that went well,
-  // before the first repetition: if not, it is an error on all of them. Off: a step without collectives, of this rank
-  // alone.
+  // The ranks that record the step together (null: the world, if there is one) tell one another before the first
+  // repetition whether the recording went well. If it failed on one rank, it is an error on all. Off: a step without
+  // collectives, of this rank alone.
   bool together = true;
   ProcessGroup group = nullptr;
 };
@@ -69,17 +69,17 @@ class CapturedStep {
   // a GPU is to be used and this build has no part for CUDA. On the CPU, and on other devices without graphs, every
   // call runs the step as it is.
   explicit CapturedStep(std::function<void()> step, const CapturedStepOptions& options = {});
-  // With a graph of one's own, for a device of another maker. `graph` must not be null.
+  // Uses the given graph, for a device of another maker. `graph` must not be null.
   CapturedStep(std::function<void()> step, std::unique_ptr<DeviceGraph> graph, const CapturedStepOptions& options = {});
 
-  // Does one step on the current stream. After the warm-up the next call records it, which blocks until the GPU is
-  // idle, and then does it; from then on a call only starts the recording, and returns at once. Where the recording
-  // fails, the error says so, nothing is recorded, and the next call tries again.
+  // Does one step on the current stream. The first call after the warm-up records the step, which blocks until the GPU
+  // is idle, and then does it. Every later call starts the recorded step and returns at once. If the recording fails,
+  // the call throws, nothing is recorded, and the next call tries again.
   void operator()();
 
   bool is_captured() const { return captured_ && graph_->has_recording(); }
-  // Forgets the recording, for other branches or another learning rate: the next call runs the step as it is, the one
-  // after it records.
+  // Forgets the recording, for other branches or another learning rate: the next call runs the step without a graph,
+  // the call after it records.
   void reset();
 
  private:

@@ -19,12 +19,12 @@ namespace lockstep {
 
 struct ClipGradOptions {
   double norm_type = 2;  // of the vector of all gradients; infinity: the largest absolute value
-  // On: a norm that is infinite or NaN is an error that names the parameters; gradients keep their values. Off: all
-  // gradients become NaN or zero then, as in PyTorch.
+  // On: an infinite or NaN norm is an error that names the parameters; gradients keep their values. Off: with such a
+  // norm all gradients become NaN or zero, as in PyTorch.
   bool error_if_nonfinite = false;
 };
 
-// Scales all gradients so that their norm is at most `max_norm`. Returns the norm that they had. Parameters without a
+// Scales all gradients so that their norm is at most `max_norm`. Returns the norm before scaling. Parameters without a
 // gradient are left out; sparse gradients count by their rows. The same numbers as torch.nn.utils.clip_grad_norm_.
 double clip_grad_norm_(const std::vector<NamedParameter>& parameters, double max_norm,
                        const ClipGradOptions& options = {});

@@ -10,34 +10,34 @@
 //
 // A forward pass splits the tensors of its arguments (lockstep/nn/scatter.h says which values can be split, and how),
 // runs one replica of the module for each part in a thread of its own, and puts the results together on
-// `output_device`. The backward pass runs in the same threads. Gradients end in the module's own parameters, as if it
-// had seen the whole batch: equal to those of one device but for rounding. Semantics are those of
-// torch.nn.DataParallel, with these differences:
+// `output_device`. The backward pass runs in the same threads. Gradients end in the module's own parameters, as if
+// one device had seen the whole batch, but for rounding. Semantics are those of torch.nn.DataParallel, with these
+// differences:
 //   - Threads and replicas are made once, not in every pass.
-//   - It works on the CPU. There the replicas use the module's own parameter memory, and each is bound to its share of
-//     the cores that this process may use.
+//   - DataParallel works on the CPU. There the replicas use the module's own parameter memory, and each replica is
+//     bound to its share of the cores that this process may use.
 //   - Tensors with different numbers of rows are an error; PyTorch silently drops rows.
 //   - A backward pass of a backward pass (create_graph) works, as do several passes before an optimizer step.
 //
 // What differs from one device, as in PyTorch: each replica normalises its own part of a batch (BatchNorm), and only
 // the first replica's buffers are kept. In a world of several ranks, layers that synchronise their batches are refused,
 // unless there is one device. A result without dimensions, such as a loss, becomes a vector with an element for each
-// replica that ran: call mean() on it. CPU replicas draw random numbers (Dropout) from one generator in the order in
-// which they come, so runs differ. What forward() writes to members of the module other than buffers is lost.
+// replica that ran: call mean() on it. CPU replicas draw random numbers (Dropout) from one generator in the order of
+// their calls, so runs differ. If forward() writes to members of the module other than buffers, the values are lost.
 //
 // The module stays usable: module() has its own type, its parameters stay the same tensors, names get no prefix.
 // Training mode, `requires_grad`, values, devices and dtypes of the module are taken over in each pass, and so are
-// submodules that were added or replaced. Other members are not: call renew_replicas() after changing one. With one
-// device the module itself runs, without threads.
+// submodules that were added or replaced. Other members are not taken over: call renew_replicas() after a change. With
+// one device the module itself runs, without threads.
 //
-// Replicas are made by the module's clone(), which modules have that derive from torch::nn::Cloneable and register
-// everything in reset(). For other modules give a function that makes one of the same structure:
+// Replicas are made by the module's clone(). Modules that derive from torch::nn::Cloneable and register everything in
+// reset() have it. For other modules give a function that makes a module of the same structure:
 //   lockstep::DataParallel<Net> parallel(net, {.cpu_replicas = 2}, [] { return Net(); });
 //
-// Errors: c10::Error. What a replica throws is thrown by forward() or backward() after all replicas have ended, with
-// the replica and its device in front ("in replica 1 on cpu:1"). std::bad_alloc stays one; any other exception that is
-// no c10::Error is nested in one. Threads: one pass at a time, as for the module. The threads end when the wrapper and
-// the graphs of its passes have gone.
+// Errors: c10::Error. forward() or backward() throws a replica's exception after all replicas have ended, with the
+// replica and its device in front ("in replica 1 on cpu:1"). std::bad_alloc stays std::bad_alloc; any other exception
+// that is no c10::Error is nested in a c10::Error. Threads: one pass at a time, as for the module. The threads end when
+// the wrapper and the graphs of its passes are destroyed.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -59,13 +59,13 @@
 namespace lockstep {
 
 struct DataParallelOptions {
-  // One replica on each. All of one type; the module must be on the first one. torch::kCPU may stand there several
-  // times: that many CPU replicas. Empty: all devices of the module's type, or `cpu_replicas` on the CPU.
+  // One replica on each device. All devices have one type; the module must be on the first. torch::kCPU may be listed
+  // several times, for that many CPU replicas. Empty: all devices of the module's type, or `cpu_replicas` on the CPU.
   std::vector<torch::Device> device_ids = {};
   // Where results are put together. Default: the first of device_ids.
   std::optional<torch::Device> output_device = std::nullopt;
-  std::int64_t dim = 0;  // along which inputs are split and results put together
-  // For a module on the CPU, in place of device_ids. More replicas than cores are no faster than as many as cores.
+  std::int64_t dim = 0;  // the dimension along which inputs are split and results put together
+  // The number of replicas of a module on the CPU, in place of device_ids. More replicas than cores gain nothing.
   int cpu_replicas = 1;
   // Threads with which an operator works within one CPU replica. 0: as many as the replica has cores.
   int threads_per_replica = 0;
@@ -94,7 +94,8 @@ class ReplicaSet {
   // Runs in the thread of a replica: calls `module` with `inputs`, returns the tensors of its result.
   using Body = std::function<std::vector<torch::Tensor>(std::size_t index, torch::nn::Module& module,
                                                         const std::vector<torch::Tensor>& inputs)>;
-  // Called when all of `count` replicas have ended: checks that their results fit, returns the names of their tensors.
+  // Called when all of `count` replicas have ended. Checks that their results fit together, and returns the names of
+  // the results' tensors.
   using Check = std::function<std::vector<std::string>(std::size_t count)>;
   // The tensors of the result as a whole.
   std::vector<torch::Tensor> run(const parallel::detail::Tensors& inputs, const Body& body, const Check& check);
@@ -165,7 +166,7 @@ class DataParallel {
   template <typename Function, typename... Args>
   auto apply(Function&& function, Args&&... args);
 
-  // The module itself, for evaluation, saving, everything but training steps.
+  // The module itself: for evaluation, for saving, for everything but training steps.
   Net& module() { return net_; }
   const Net& module() const { return net_; }
   // For the optimizer: each parameter once, even if layers share it.
@@ -246,7 +247,7 @@ auto DataParallel<Net>::apply(Function&& function, Args&&... args) {
   }
 }
 
-// One device: the module itself runs in this thread. Inputs and results are moved as for several.
+// One device: the module itself runs in this thread. Inputs and results are moved as with several devices.
 template <typename Net>
 template <typename Result, typename Call, typename Inputs>
 Result DataParallel<Net>::apply_alone(const Call& call, Inputs& inputs) {

@@ -12,8 +12,8 @@
 //
 // After each update: average = decay * average + (1 - decay) * value. The first update copies. As PyTorch's
 // torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn and use_buffers=True (its default leaves buffers as
-// they are: `use_buffers` off), except that averages of half and bfloat16 values are
-// kept as float (in their own type, small changes would be lost) and that integer buffers are copied.
+// they are: `use_buffers` off), except that averages of half and bfloat16 values are kept as float (in their own type,
+// small changes would be lost) and that integer buffers are copied.
 //
 // Under DistributedDataParallel every rank has the same values, so every rank computes the same averages: nothing is
 // sent. A join needs update() in JoinOptions::after_shadow_pass for that; docs/training_helpers.md says how to send the
@@ -44,7 +44,7 @@ class ExponentialMovingAverage {
   explicit ExponentialMovingAverage(const torch::nn::Module& module,
                                     const ExponentialMovingAverageOptions& options = {});
 
-  // To be called after each step of the optimizer.
+  // Call it after each step of the optimizer.
   void update();
   std::int64_t updates() const { return updates_; }
 
@@ -63,7 +63,7 @@ class ExponentialMovingAverage {
 
   // The averages by the names of the module, for a checkpoint (checkpoint::TensorFile). Not copied.
   std::map<std::string, torch::Tensor> tensors() const;
-  // Takes over saved averages. Throws a ValueError that lists names and shapes that do not fit.
+  // Loads saved averages. Throws a ValueError that lists names and shapes that do not fit.
   void load(const std::map<std::string, torch::Tensor>& tensors, std::int64_t updates);
 
  private:
@@ -71,12 +71,13 @@ class ExponentialMovingAverage {
   void swap_back() noexcept;
   std::vector<NamedParameter> values_now() const;
   bool same_tensors() const;
-  // Puts them into values_. Throws if the module has other parameters or buffers than at first.
+  // Puts the module's tensors into values_. Throws if the module has other parameters or buffers than at first.
   void find_values();
 
   const torch::nn::Module& module_;
   const ExponentialMovingAverageOptions options_;
-  std::vector<NamedParameter> values_;  // the module's; found again only when its tensors are others: names take time
+  std::vector<NamedParameter>
+      values_;  // the module's tensors; looked up again only when they change, because names take time
   std::vector<NamedParameter> averages_;
   std::vector<torch::Tensor> own_;  // the module's values while the averages are swapped in
   std::int64_t updates_ = 0;

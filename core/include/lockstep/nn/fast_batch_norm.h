@@ -9,11 +9,13 @@ namespace lockstep {
 // own. (`./dev bench ddp_step` has rows of ResNet-18 with it and without.)
 //
 // Layers, their names and their state do not change. Values, running statistics and gradients (also gradients of
-// gradients) are those of LibTorch: its sums are doubles as well, added up in another order, and then rounded to float.
+// gradients) are those of LibTorch: the sums are doubles as in LibTorch, added up in another order, and then rounded to
+// float.
 //
-// `lockstep train` calls this; nothing else does: a program that wants it says so. Layers that convert_sync_batchnorm has converted
-// take the faster way by themselves. It concerns the whole process, and cannot be taken back. (How: it registers a kernel for aten::batch_norm.) Call it before other threads
-// normalise. Does not block.
+// Of Lockstep's own code, `lockstep train` alone calls this function; any other program that wants the change calls it.
+// Layers that convert_sync_batchnorm has converted are as fast without it. The change concerns the whole process, and
+// cannot be taken back. (How: it registers a kernel for aten::batch_norm.) Call it before other threads normalise. Does
+// not block.
 void use_fast_batch_norm();
 
 }  // namespace lockstep

@@ -9,10 +9,10 @@
 // tell whose it was. So the ranks exchange their losses.
 //
 // Reading all gradients takes some percent of a step of a small model. A program that clips has read them already: see
-// the check with a norm. With kError there is a cheaper way for others, `checks_per_sweep`.
+// the check with a norm. With kError, other programs have a cheaper way, `checks_per_sweep`.
 //
-// A parameter or buffer that has infinities, but no NaN, at the constructor or set_step() is meant so (a bias of
-// -infinity for a class that is never predicted, a mask): it is not looked at.
+// A parameter or buffer may have infinities on purpose: a bias of -infinity for a class that is never predicted, a
+// mask. So a tensor that has infinities, but no NaN, at the constructor or at set_step() is not checked.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -31,9 +31,9 @@ namespace lockstep {
 enum class NonFinitePolicy {
   kError,  // check throws on every rank
   // check logs a warning and returns false on every rank: the program skips the optimizer's step. A batch with NaN has
-  // made the running statistics of a batch normalisation NaN in its forward pass: where floating-point buffers are not
-  // finite, all of them become what they were after the last good check, or at set_step() or the constructor. That
-  // takes their memory once more.
+  // made the running statistics of a batch normalisation NaN in its forward pass: if a floating-point buffer is not
+  // finite, all buffers get back the values that they had after the last good check, at set_step() or at the
+  // constructor. This takes the memory of the buffers once more.
   kSkip,
 };
 
@@ -42,12 +42,13 @@ struct FiniteCheckOptions {
   // With kSkip: more steps than this in a row that are not finite are an error.
   std::int64_t max_consecutive_skips = 10;
   ProcessGroup group = nullptr;  // null: the world
-  // 0: each check reads all gradients. Positive, for kError alone: it reads a part of the parameters in their place,
-  // and all of them in so many checks. A gradient that is not finite makes its parameter so, which never becomes finite
-  // again: so the error comes up to so many checks later, and names the parameter. Losses are looked at in each check.
-  // On a GPU each check then looks at the loss and the part of the check before, which it need not wait for if the
-  // group has a backend for the CPU too (cpu:lockstep,cuda:nccl): one step is made with a loss that is not finite.
-  // check_parameters() looks at the last one.
+  // 0: each check reads all gradients. Positive, for kError alone: each check reads a part of the parameters instead of
+  // the gradients, and this number of checks reads all parameters. A gradient that is not finite makes its parameter
+  // infinite or NaN, and the parameter never becomes finite again. So the error comes up to this number of checks
+  // later, and names the parameter. Each check looks at the loss. On a GPU, with a positive number, each check looks at
+  // the loss and the parameters that the check before has read. It need not wait for them if the group has a backend
+  // for the CPU too (cpu:lockstep,cuda:nccl). So one step is made with a loss that is not finite. check_parameters()
+  // looks at what the last check has read.
   std::int64_t checks_per_sweep = 0;
 };
 
@@ -56,25 +57,25 @@ class FiniteCheck {
   // `module` must outlive the check.
   explicit FiniteCheck(const torch::nn::Module& module, const FiniteCheckOptions& options = {});
 
-  // Collective over the group: one small all-gather; blocks. To be called once in each step, after the backward pass
-  // that sends. `loss` is this rank's, of one number. Returns whether all ranks' losses and gradients are finite. The
+  // Collective over the group: one small all-gather; blocks. Call it once in each step, after the backward pass
+  // that sends. `loss` is this rank's loss, one number. Returns whether all ranks' losses and gradients are finite. The
   // error is a c10::Error such as "rank 0, step 17: the loss of rank 2 is nan; the gradient of 'fc.weight' is not
   // finite".
   bool check(const torch::Tensor& loss);
-  // The same for a program that knows the norm of all gradients, as clip_grad_norm_ returns it: reads them only if it
-  // is not finite.
+  // The same for a program that knows the norm of all gradients, as clip_grad_norm_ returns it: reads the gradients
+  // only if this norm is not finite.
   bool check(const torch::Tensor& loss, double gradient_norm);
-  // In place of check() where a GradScaler decides about the step, with kSkip: tells whether the step was taken. After
-  // one that was not, buffers become what they were, as after a check. To be called on all ranks; nothing is sent.
+  // For kSkip, in place of check() where a GradScaler decides about the step. The argument says whether the step was
+  // taken. If it was not, buffers get back their values, as in check(). Call it on all ranks; nothing is sent.
   //   finite.note_step(scaler.step(optimizer));
   void note_step(bool taken);
 
-  // Collective, blocks. Reads all parameters and buffers, and throws on every rank if one is not finite. To be called
-  // before they are saved: checks_per_sweep finds them late, and a step may overflow with gradients that are finite.
+  // Collective, blocks. Reads all parameters and buffers, and throws on every rank if one is not finite. Call it
+  // before you save them: checks_per_sweep finds a bad value late, and a step may overflow with finite gradients.
   void check_parameters();
 
-  // The number that messages will give the next check: from 0. After resuming, set it to that of the next step, once
-  // the module has its values.
+  // The number of the next check in messages, from 0. After resuming, set it to the number of the next step, once the
+  // module has its values.
   std::int64_t step() const { return step_; }
   void set_step(std::int64_t step);
   // How many steps were not finite, with kSkip.
@@ -85,10 +86,10 @@ class FiniteCheck {
   void note_infinite();
   std::vector<NamedParameter> watched() const;
   std::vector<torch::Tensor> next_part();
-  // What a check on a GPU leaves to be read by the next one.
+  // The values that a check on a GPU leaves for the next check to read.
   struct Late;
   std::shared_ptr<Late> read_later(const torch::Tensor& loss, const std::vector<torch::Tensor>& part) const;
-  // What the check before has left, read. Nothing: a loss of 0.
+  // Reads the values that the check before has left. Without any: a loss of 0.
   struct LateLoss {
     double loss;
     bool is_part_finite;
@@ -98,7 +99,7 @@ class FiniteCheck {
   // With kSkip: copies the buffers, if they are finite; puts the copies back where the buffers are not.
   void keep_buffers();
   void restore_buffers();
-  // Whose values are not finite, as text; empty: none.
+  // The names of tensors whose values are not finite, as text; empty: none.
   std::string bad_gradients() const;
   std::string bad_parameters() const;
   // `found`: what this rank has found beside its loss. `next`: what is to be read later.

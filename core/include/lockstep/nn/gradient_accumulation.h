@@ -22,14 +22,14 @@
 namespace lockstep {
 
 struct AccumulateOptions {
-  // On: each loss is divided by the number of parts, so that the step is that of one large batch of equal parts. Off:
-  // losses add up.
+  // On: each loss is divided by the number of parts, so that the step equals the step of one large batch of equal
+  // parts. Off: losses add up.
   bool mean = true;
 };
 
-// Runs forward and backward for each of `parts` micro-batches. Only the last one sends gradients: the sum of all.
-// `loss_of_part(part)` returns the loss of micro-batch 0, 1, ... Returns the step's loss on this rank, without graph.
-// Gradients that are there already are part of the sum. Every rank passes the same `parts`.
+// Runs forward and backward for each of `parts` micro-batches. Only the last pass sends gradients: the sum of all
+// passes. `loss_of_part(part)` returns the loss of micro-batch 0, 1, ... Returns the step's loss on this rank, without
+// graph. Gradients that are there already are part of the sum. Every rank passes the same `parts`.
 template <typename Ddp, typename LossOfPart>
 torch::Tensor accumulate_gradients(Ddp& ddp, int parts, LossOfPart&& loss_of_part,
                                    const AccumulateOptions& options = {}) {
@@ -45,10 +45,10 @@ torch::Tensor accumulate_gradients(Ddp& ddp, int parts, LossOfPart&& loss_of_par
   return total;
 }
 
-// The factor that turns each rank's sum of losses over `samples` samples into a gradient that is, after the mean over
-// ranks, that of the mean over all samples of all ranks: world size / all samples. Ranks may have different numbers of
-// samples, none too (a sum over none is zero; a mean over none would be NaN). With micro-batches, `samples` is the
-// number in all of them, and AccumulateOptions::mean is off.
+// Returns world size / (number of samples of all ranks). Multiply each rank's loss, a sum over its `samples` samples,
+// by this factor: after the mean over ranks, the gradient is the gradient of the mean loss over all samples of all
+// ranks. Ranks may have different numbers of samples, also 0 (a sum over 0 samples is zero; a mean would be NaN). With
+// micro-batches, `samples` is the number in all of them, and AccumulateOptions::mean is off.
 //
 // Collective over the group: all-reduces one number, and blocks. Throws on every rank if no rank has a sample.
 double sample_mean_factor(std::int64_t samples, const ProcessGroup& group = nullptr);

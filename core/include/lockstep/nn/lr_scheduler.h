@@ -1,4 +1,4 @@
-// Learning rate schedulers: the base class, and those that combine others. lr_schedules.h has the schedules.
+// Learning rate schedulers: the base class, and the schedulers that combine others. lr_schedules.h has the schedules.
 //
 //   auto warmup = std::make_shared<optim::LinearLR>(optimizer, optim::LinearLROptions{.start_factor = 0.1});
 //   auto cosine = std::make_shared<optim::CosineAnnealingLR>(optimizer, epochs - 5);
@@ -8,16 +8,17 @@
 //     scheduler.step();
 //   }
 //
-// Names, rules and defaults are those of torch.optim.lr_scheduler, and so are the rates, bit for bit: the constructor
-// sets the rates of the first epoch, and each step() those of the next. LibTorch's own torch::optim::StepLR is one step
-// behind Python's. Schedulers of one optimizer may be stepped one after the other; each changes what the last one left.
+// Names, rules, defaults and rates are those of torch.optim.lr_scheduler, the rates bit for bit. The constructor sets
+// the rates of the first epoch, and each step() sets the rates of the next epoch. LibTorch's own torch::optim::StepLR
+// is one step behind Python's. Several schedulers of one optimizer may be stepped one after the other; each changes the
+// rates that the one before has set.
 //
-// Several schedulers of one optimizer share its first rates, as with Python's group["initial_lr"]: these are the rates
-// that it has when the first of them is made, until the last of them is gone.
+// Several schedulers of one optimizer share its first rates, as with Python's group["initial_lr"]. The first rates are
+// the optimizer's rates when the first scheduler is made. They are kept until the last scheduler is gone.
 //
-// A scheduler changes the groups of its optimizer and sends nothing: call step() on every rank, as optimizer.step(). It
-// keeps a reference: the optimizer must live longer. The number of groups must not change. Not thread-safe. Wrong
-// arguments are ValueErrors (c10::ValueError) that name them.
+// A scheduler changes the groups of its optimizer and sends nothing: call step() on every rank, as optimizer.step(). A
+// scheduler keeps a reference to its optimizer, which must live longer. The number of groups must not change. Not
+// thread-safe. Wrong arguments are ValueErrors (c10::ValueError) that name them.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -41,28 +42,28 @@ class LRScheduler {
   LRScheduler(const LRScheduler&) = delete;
   LRScheduler& operator=(const LRScheduler&) = delete;
 
-  // Sets the rates of the next epoch (or of the next batch, if that is how the schedule counts). To be called after the
-  // optimizer's steps of this one.
+  // Sets the rates of the next epoch (or of the next batch, if the schedule counts batches). Call it after the
+  // optimizer's steps of the present epoch.
   virtual void step();
 
-  // What the last step has set, by parameter group.
+  // The rates that the last step() has set, by parameter group.
   const std::vector<double>& get_last_lr() const { return last_lr_; }
   // How often step() was called. Below 0 for a part of a SequentialLR that has not begun.
   std::int64_t last_epoch() const { return last_epoch_; }
-  // The arguments of the constructor, of all parts, that a program computes from the length of its training: t_max,
-  // total_iters, total_steps. A state dict that is loaded replaces them. Empty: the schedule has no end.
+  // The arguments of the constructor that a program computes from the length of its training: t_max, total_iters,
+  // total_steps. With the arguments of all parts. Loading a state dict replaces them. Empty: the schedule has no end.
   std::vector<std::int64_t> lengths() const;
-  // Whether rates are arguments of the constructor, as the peak of OneCycleLR, or of that of a part. They are in no
-  // state dict.
+  // Whether the constructor, or the constructor of a part, takes rates as arguments, as OneCycleLR takes its peak. Such
+  // rates are in no state dict.
   virtual bool has_own_rates() const;
 
-  // Python's scheduler.state_dict(): a dict of numbers, lists and dicts with its keys, which Python's
-  // load_state_dict() takes. The present rates and momenta are not in it: they belong to the optimizer.
+  // Returns what Python's scheduler.state_dict() returns: a dict of numbers, lists and dicts with the same keys, which
+  // Python's load_state_dict() takes. The present rates and momenta are not in it: they belong to the optimizer.
   c10::IValue state_dict() const;
-  // Takes over a state of this class from C++ or Python, arguments of the constructor included, as in Python. The
-  // optimizer keeps its rates: load them with its own state, after the scheduler was made, because that sets rates.
-  // A ValueError says which key is missing or has an impossible value; nothing is changed then. Other keys do not
-  // matter.
+  // Loads a state of this class from C++ or Python, with the arguments of the constructor, as in Python. The rates are
+  // not in it: load the optimizer's own state too, after the scheduler was made, because the constructor sets rates.
+  // A ValueError says which key is missing or has an impossible value; nothing is changed then. Unknown keys are
+  // ignored.
   void load_state_dict(const c10::IValue& state);
   // Adds to each group of an optimizer's state dict (checkpoint::state_dict(optimizer)) what Python's schedulers keep
   // there: initial_lr, and for OneCycleLR the ends of its rates and momenta. Python's OneCycleLR cannot go on without
@@ -77,7 +78,7 @@ class LRScheduler {
   // Makes a member of this object an entry of its state dict. For constructors.
   void keep(const char* key, double& member) { kept_.push_back({key, &member}); }
   void keep(const char* key, std::int64_t& member) { kept_.push_back({key, &member}); }
-  // The same for one of lengths().
+  // The same for an argument that lengths() returns.
   void keep_length(const char* key, std::int64_t& member) {
     keep(key, member);
     lengths_.push_back(&member);
@@ -86,18 +87,19 @@ class LRScheduler {
   // Sets the rates of the first epoch. The constructor of each schedule calls it at its end.
   void initial_step();
 
-  // The rate of one group at last_epoch(), which is new, from the one that it has.
+  // Returns the group's rate at epoch last_epoch(), computed from its present rate.
   virtual double next_lr(std::size_t group, double present) const = 0;
-  // The same without the present rate: SequentialLR begins its later schedules with it. By default next_lr().
+  // Returns the same rate without use of the present rate: SequentialLR begins its later schedules in this way. By
+  // default next_lr().
   virtual double closed_form_lr(std::size_t group, double present) const { return next_lr(group, present); }
-  // Throws when the schedule does not go as far as `epoch`. Called before anything changes.
+  // Throws if the schedule ends before `epoch`. Called before anything changes.
   virtual void check_epoch(std::int64_t) const {}
   // Called after the rates were set.
   virtual void set_momenta() {}
   // Throws for impossible values of the constructor's arguments or of the entries of a state dict.
   virtual void check() const {}
-  // Entries of a state dict that are no members to keep(). load() throws for impossible values; its object is then
-  // given its former state.
+  // Save and load the entries of a state dict that are no members registered by keep(). load() throws for impossible
+  // values; the object then gets its former state back.
   virtual void save(SchedulerState&) const {}
   virtual void load(const SchedulerState&) {}
   // Entries of a group in an optimizer's state dict, beside initial_lr.
@@ -106,10 +108,10 @@ class LRScheduler {
   torch::optim::Optimizer& optimizer() const { return optimizer_; }
   const std::vector<std::shared_ptr<LRScheduler>>& parts() const { return parts_; }
   bool is_initial() const { return is_initial_; }
-  // The rate that a group began with.
+  // The group's first rate.
   double base_lr(std::size_t group) const { return base_lrs_[group]; }
   std::size_t group_count() const { return optimizer_.param_groups().size(); }
-  // Replaces the first rates, for this scheduler and those that are made later.
+  // Replaces the first rates, for this scheduler and for schedulers that are made later.
   void set_initial_lrs(const std::vector<double>& rates);
   // Goes to `epoch` and sets its rates.
   void go_to(std::int64_t epoch, bool closed_form = false);
@@ -143,12 +145,12 @@ class LRScheduler {
   bool is_initial_ = false;
 };
 
-// One schedule after the other: schedulers[i + 1] takes over at milestones[i], counted in steps of this one, from its
-// own beginning. Do not step the parts.
+// One schedule after the other: schedulers[i + 1] takes over at milestones[i], and starts from its own beginning.
+// Milestones count steps of the SequentialLR. Do not step the parts.
 class SequentialLR final : public LRScheduler {
  public:
-  // The milestones ascend; there is one less than schedulers. All schedulers must be of `optimizer`. Only the first may
-  // be a SequentialLR or ChainedScheduler.
+  // The milestones ascend; there is one milestone fewer than there are schedulers. All schedulers must be of
+  // `optimizer`. Only the first may be a SequentialLR or ChainedScheduler.
   SequentialLR(torch::optim::Optimizer& optimizer, std::vector<std::shared_ptr<LRScheduler>> schedulers,
                std::vector<std::int64_t> milestones);
   void step() override;

@@ -3,8 +3,8 @@
 //
 //   optim::StepLR scheduler(optimizer, /*step_size=*/30, /*gamma=*/0.1);
 //
-// "rate" is the group's first rate, e the number of steps that were made. All but LambdaLR and
-// CosineAnnealingWarmRestarts compute a rate from the one before, so that several of them can be stepped together.
+// "rate" is the group's first rate, e the number of steps that were made. Every schedule but LambdaLR and
+// CosineAnnealingWarmRestarts computes a rate from the rate before, so that several schedules can be stepped together.
 #pragma once
 
 #include <functional>
@@ -42,7 +42,7 @@ class MultiStepLR final : public LRScheduler {
   void save(SchedulerState& state) const override;
   void load(const SchedulerState& state) override;
 
-  std::map<std::int64_t, std::int64_t> milestones_;  // how often each is there
+  std::map<std::int64_t, std::int64_t> milestones_;  // milestone, and how often it was given
   double gamma_;
 };
 
@@ -127,11 +127,11 @@ class CosineAnnealingLR final : public LRScheduler {
 
 struct WarmRestartsOptions {
   std::int64_t t_0 = 1;     // epochs until the first restart; at least 1
-  std::int64_t t_mult = 1;  // how many times longer each period is than the one before; at least 1
+  std::int64_t t_mult = 1;  // each period is t_mult times as long as the period before; at least 1
   double eta_min = 0.0;
 };
 
-// The same cosine, but back to the first rate at the end of each period.
+// The cosine of CosineAnnealingLR, but back at the first rate after each period.
 class CosineAnnealingWarmRestarts final : public LRScheduler {
  public:
   CosineAnnealingWarmRestarts(torch::optim::Optimizer& optimizer, const WarmRestartsOptions& options);

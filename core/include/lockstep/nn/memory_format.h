@@ -6,16 +6,16 @@
 
 namespace lockstep {
 
-// As module.to(memory_format=...) in Python: lays out the parameters, their gradients and the buffers of all layers,
-// those of 4 dimensions with ChannelsLast and Contiguous, those of 5 with ChannelsLast3d and Contiguous. Their values
-// and shapes do not change, nor do the tensors: an optimizer that has them keeps them. Call this before
+// As module.to(memory_format=...) in Python: lays out the parameters, their gradients and the buffers of all layers.
+// ChannelsLast concerns tensors of 4 dimensions, ChannelsLast3d tensors of 5, Contiguous both. Values and shapes do not
+// change. The tensors stay the same objects, so an optimizer that has them goes on with them. Call this before
 // DistributedDataParallel or DataParallel takes the module. Layers give their results the layout of their kernels.
 //
-// An optimizer's state keeps the layout that the parameters had in its first step. With another one fused_step() leaves
-// the step to the optimizer, which is slower and as right.
+// An optimizer's state keeps the layout that the parameters had in its first step. After a change of layout
+// fused_step() leaves the step to the optimizer, which is slower, with equal results.
 void to_memory_format(torch::nn::Module& module, torch::MemoryFormat format);
 
-// As tensor.to(memory_format=...) in Python: `tensor` itself where it has the strides of the layout. Unlike
+// As tensor.to(memory_format=...) in Python: returns `tensor` itself if it has the strides of the layout. Unlike
 // tensor.contiguous(ChannelsLast) this gives pictures of one channel the strides by which a convolution recognises the
 // layout.
 torch::Tensor to_memory_format(const torch::Tensor& tensor, torch::MemoryFormat format);

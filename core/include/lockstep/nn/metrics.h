@@ -1,4 +1,4 @@
-// Metrics over the ranks of a group: exact also when ranks have different numbers of samples, or none.
+// Metrics over the ranks of a group. They are exact even if ranks have different numbers of samples, or none.
 //
 //   Average loss;
 //   Accuracy accuracy({1, 5});
@@ -17,10 +17,11 @@
 // (null: the world, if there is one; without a world, this process alone). It adds up the counts of all ranks, gives
 // every rank the same bits, and changes nothing: more samples may follow. reset() begins again.
 //
-// Wrong samples are a ValueError (c10::ValueError) that says which of them is wrong. They are not counted, so the
-// metric is no longer exact: until reset(), compute() throws on every rank, and names this rank and the error. So no
-// rank waits for one that has failed, as long as that rank still calls compute(). compute() throws on every rank too
-// when ranks disagree (another metric, another number of classes) and when there are no samples at all.
+// Wrong samples are a ValueError (c10::ValueError) that says which sample is wrong. They are not counted, so the metric
+// is no longer exact: until reset(), compute() throws on every rank, and names the rank with the wrong samples and its
+// error. So no rank waits for a rank that has failed, as long as the failed rank still calls compute(). compute() also
+// throws on every rank if ranks disagree (another metric, another number of classes), or if there are no samples at
+// all.
 //
 // Tensors may be on any device. Counts are 64-bit integers. Not thread-safe.
 #pragma once
@@ -57,12 +58,12 @@ class Average {
   // Collective: the mean over all ranks.
   double compute(const ProcessGroup& group = nullptr) const;
 
-  // Of this rank. The mean of nothing is NaN.
+  // The sum, the count and the mean of this rank alone. The mean of 0 values is NaN.
   double value() const { return count_ > 0.0 ? sum_ / count_ : std::numeric_limits<double>::quiet_NaN(); }
   double sum() const { return sum_; }
   double count() const { return count_; }
 
-  // Double [2] on the CPU: sum and count, to be summed over ranks.
+  // Returns sum and count of this rank, double [2] on the CPU. Add these up over the ranks.
   torch::Tensor packed() const { return torch::tensor({sum_, count_}, torch::kDouble); }
 
  private:
@@ -70,8 +71,8 @@ class Average {
   double count_ = 0.0;
 };
 
-// The part of the samples whose label is among the k classes with the largest scores. Of classes with equal scores, the
-// lower number counts as larger.
+// The share of the samples whose label is among the k classes with the largest scores. Among classes with equal scores,
+// the class with the lower number comes first.
 class Accuracy {
  public:
   // The ks; each at least 1.
@@ -85,10 +86,10 @@ class Accuracy {
 
  private:
   std::vector<std::int64_t> top_k_;
-  std::vector<std::int64_t> correct_;  // by k
+  std::vector<std::int64_t> correct_;  // for each k
   std::int64_t count_ = 0;
   std::int64_t classes_ = 0;  // 0: not known yet
-  std::string error_;         // the first one of update()
+  std::string error_;         // the first error of update()
 };
 
 // How often samples of class i (rows) were taken for class j (columns).
@@ -96,7 +97,8 @@ class ConfusionMatrix {
  public:
   explicit ConfusionMatrix(std::int64_t num_classes);
 
-  // predictions: integers {N}, or scores, floating point {N, num_classes} without NaN, of which the largest counts.
+  // predictions: integers {N}, or scores, floating point {N, num_classes} without NaN: the class with the largest
+  // score counts.
   // labels: integers {N}. Both in [0, num_classes).
   void update(const torch::Tensor& predictions, const torch::Tensor& labels);
   // Collective: int64 {num_classes, num_classes} on the CPU.
@@ -111,20 +113,20 @@ class ConfusionMatrix {
 
 // The area under the ROC curve: how likely a sample of a class has a larger score for it than a sample of another
 // class, where equal scores count one half. Exact: nothing is put into bins. So each rank keeps all scores of its
-// samples, and compute() brings those of all ranks to each rank, class by class, equal scores only once (24 bytes for
-// each).
+// samples, and compute() brings the scores of all ranks to each rank, class by class. Equal scores are sent once, in 24
+// bytes.
 class Auroc {
  public:
-  // At least 2. With 2 classes there is one curve, that of class 1.
+  // At least 2. With 2 classes there is one curve, the curve of class 1.
   explicit Auroc(std::int64_t num_classes = 2);
 
   // labels: integers {N} in [0, num_classes). scores: floating point without NaN, infinite ones are allowed; {N,
-  // num_classes}, or for 2 classes {N}, those of class 1.
+  // num_classes}, or for 2 classes {N}, the scores of class 1.
   void update(const torch::Tensor& scores, const torch::Tensor& labels);
   // Collective: for 2 classes the area; for more the mean of the areas of each class against all others (macro). A
-  // class without samples, or with all of them, has no area: a ValueError names it.
+  // class that has no samples, or all samples, has no area: a ValueError names the class.
   double compute(const ProcessGroup& group = nullptr) const;
-  // Collective: the area of each class (for 2 classes: of class 1 alone). NaN for a class that has none.
+  // Collective: the area of each class (for 2 classes: of class 1 alone). NaN for a class without an area.
   std::vector<double> compute_per_class(const ProcessGroup& group = nullptr) const;
   void reset();
 

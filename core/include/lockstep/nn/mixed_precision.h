@@ -21,9 +21,9 @@
 //   masters.step(optimizer);
 //   net->zero_grad();
 //
-// On CPUs: Autocast pays where the processor multiplies bfloat16 matrices (AMX, AVX512-BF16); elsewhere both are slower
-// than float. PyTorch's option mixed_precision of DistributedDataParallel, which is experimental, converts parameters
-// before each pass; MasterWeights converts them after each step.
+// On CPUs, Autocast pays where the processor multiplies bfloat16 matrices (AMX, AVX512-BF16); on other processors both
+// ways are slower than float. PyTorch's option mixed_precision of DistributedDataParallel, which is experimental,
+// converts parameters before each pass; MasterWeights converts them after each step.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -55,32 +55,33 @@ class Autocast {
 // parameters have none. Takes 4 bytes for each copied number, and as much again for its gradient. Not thread-safe.
 class MasterWeights {
  public:
-  // `module` must outlive this object, and keep its parameters. After DistributedDataParallel has sent rank 0's values,
-  // so that masters start equal on all ranks.
+  // `module` must outlive this object, and keep its parameters. Make this object after DistributedDataParallel has sent
+  // rank 0's values, so that the masters start equal on all ranks.
   explicit MasterWeights(const torch::nn::Module& module);
 
-  // For the optimizer.
+  // The masters, for the optimizer.
   std::vector<torch::Tensor> parameters() const;
-  // The same with their names, for clip_grad_norm_.
+  // The masters with their names, for clip_grad_norm_.
   const std::vector<NamedParameter>& named_parameters() const { return masters_; }
 
   // copy_gradients, optimizer.step(), copy_parameters.
   void step(torch::optim::Optimizer& optimizer);
-  // The masters' gradients become those of the parameters, as float.
+  // Copies the parameters' gradients to the masters, as float.
   void copy_gradients();
-  // The parameters become the masters, rounded.
+  // Copies the masters to the parameters, rounded.
   void copy_parameters();
-  // The masters become the parameters: after these were changed otherwise, such as by the end of a join.
+  // Copies the parameters to the masters. For parameters that were changed in another way, such as by the end of a
+  // join.
   void reload();
 
   // The masters by name, for a checkpoint (checkpoint::TensorFile): the parameters alone would lose digits. Not copied.
   std::map<std::string, torch::Tensor> tensors() const;
-  // Takes over saved masters and rounds the parameters from them. Throws a ValueError for one that is missing or has
+  // Loads saved masters and rounds the parameters from them. Throws a ValueError for a master that is missing or has
   // another shape.
   void load(const std::map<std::string, torch::Tensor>& tensors);
 
  private:
-  std::vector<NamedParameter> parameters_;  // those that require a gradient
+  std::vector<NamedParameter> parameters_;  // the parameters that require a gradient
   std::vector<NamedParameter> masters_;     // the same tensor, or a float copy
 };
 

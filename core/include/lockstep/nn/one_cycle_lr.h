@@ -20,27 +20,27 @@ enum class AnnealStrategy { kCos, kLinear };
 struct OneCycleLROptions {
   // One value for all parameter groups, or one for each.
   std::vector<double> max_lr = {};
-  // Steps of the cycle; at least 1. One more step() than this is an error.
+  // Steps of the cycle; at least 1. A step() after the last of them is an error.
   std::int64_t total_steps = 0;
   // The part of the cycle in which the rate goes up: in [0, 1].
   double pct_start = 0.3;
   AnnealStrategy anneal_strategy = AnnealStrategy::kCos;
-  // Whether the momentum changes too: momentum of SGD and RMSprop, the first beta of Adam and AdamW. Other optimizers
-  // have none, which is an error then.
+  // Whether the momentum changes too: momentum of SGD and RMSprop, the first beta of Adam and AdamW. For other
+  // optimizers, which have no momentum, true is an error.
   bool cycle_momentum = true;
   // One value for all parameter groups, or one for each.
   std::vector<double> base_momentum = {0.85};
   std::vector<double> max_momentum = {0.95};
-  // The first rate is max_lr / div_factor, the last one is the first / final_div_factor. Both are above 0.
+  // The first rate is max_lr / div_factor, the last rate is (first rate) / final_div_factor. Both factors are above 0.
   double div_factor = 25.0;
   double final_div_factor = 1e4;
-  // Down to the first rate as fast as up, and only then to the last one.
+  // On: the rate falls to the first rate as fast as it rose, and only then to the last rate.
   bool three_phase = false;
 };
 
 class OneCycleLR final : public LRScheduler {
  public:
-  // The rates that the optimizer has do not matter.
+  // The optimizer's present rates are replaced; they do not matter.
   OneCycleLR(torch::optim::Optimizer& optimizer, const OneCycleLROptions& options);
   bool has_own_rates() const override { return true; }
 

@@ -7,7 +7,7 @@
 //   optimizer.step();
 //   averager.average_parameters(ddp.parameters());
 //
-// The first 100 steps are ordinary ones; then the hook sends no gradients, and every fourth step ends with the mean of
+// The first 100 steps are ordinary steps; then the hook sends no gradients, and every fourth step ends with the mean of
 // all parameters. From T. Lin et al., "Don't Use Large Mini-Batches, Use Local SGD" (2018). PyTorch:
 // torch.distributed.algorithms.model_averaging and post_localSGD_hook.
 #pragma once
@@ -22,9 +22,9 @@
 
 namespace lockstep {
 
-// Each tensor becomes its mean over the ranks of the group. Collective; blocks. All ranks pass the same tensors in the
-// same order. Dense ones; a tensor that is in the list twice counts once. Takes the memory of the tensors once more
-// meanwhile. Throws what the collectives throw.
+// Each tensor becomes its mean over the ranks of the group. Collective; blocks. All ranks pass the same dense
+// tensors in the same order; a tensor that is in the list twice counts once. Takes the memory of the tensors once more
+// until it returns. Throws what the collectives throw.
 void average_parameters(const std::vector<torch::Tensor>& parameters, const ProcessGroup& group = nullptr);
 
 struct PeriodicModelAveragerOptions {
@@ -37,8 +37,8 @@ class PeriodicModelAverager {
  public:
   explicit PeriodicModelAverager(const PeriodicModelAveragerOptions& options);
 
-  // To be called on every rank after each step of the optimizer. Averages in step number warmup_steps and in every
-  // period-th step after it, counted from 0. Returns whether it did. Parameters that require no gradient are left out.
+  // Call it on every rank after each step of the optimizer. Averages in step number warmup_steps and in every period-th
+  // step after it, counted from 0. Returns whether it has averaged. Parameters that require no gradient are left out.
   bool average_parameters(const std::vector<torch::Tensor>& parameters);
 
   std::int64_t step() const { return step_; }
@@ -50,12 +50,12 @@ class PeriodicModelAverager {
 };
 
 struct PostLocalSgdOptions {
-  // So many passes average gradients over all ranks; the warmup_steps of the averager.
+  // The number of first passes that average gradients over all ranks. Give the averager's warmup_steps.
   std::int64_t start_local_sgd_iter = 0;
   // Later passes average gradients over these ranks alone, such as those of one machine. Null: every rank keeps its
-  // own. (PyTorch makes a group of each machine's ranks if there is none.)
+  // own gradients. (PyTorch makes a group of each machine's ranks if there is none.)
   ProcessGroup subgroup = nullptr;
-  ProcessGroup group = nullptr;  // for the first passes; null: the wrapper's
+  ProcessGroup group = nullptr;  // of the first passes; null: the wrapper's group
 };
 
 std::shared_ptr<CommHook> make_post_local_sgd_hook(const PostLocalSgdOptions& options);

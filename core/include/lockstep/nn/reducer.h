@@ -3,7 +3,7 @@
 // Most programs use it through DistributedDataParallel. Training loops without a torch::nn::Module use it directly.
 //
 // Gradients are in buckets: flat buffers in memory that the ranks share. If a gradient's allocation can be predicted,
-// autograd computes the gradient straight in its bucket (see docs/architecture.md, "Gradients"). Otherwise the gradient
+// autograd computes the gradient straight in its bucket (see docs/gradients.md). Otherwise the gradient
 // is copied there once, while still in cache. `parameter.grad()` is a view of the bucket. The all-reduce of a bucket
 // starts once all its gradients are there, while the backward pass goes on. When backward() returns, all buckets are
 // reduced and each gradient is the mean.

@@ -1,12 +1,12 @@
-// Splits nested values over devices and puts them together again: what DataParallel does with the arguments and the
-// results of a module, also for use on its own.
+// Splits nested values over devices and puts them together again: DataParallel does this with the arguments and the
+// results of a module. The functions may be used on their own too.
 //
 //   std::vector<Batch> parts = lockstep::parallel::scatter(batch, devices);   // 30 rows on 3 devices: 10 + 10 + 10
 //   Batch whole = lockstep::parallel::gather(parts, devices.front());
 //
 // A value may be a tensor; std::vector, std::array, std::pair, std::tuple, std::map, std::unordered_map, std::optional
-// or std::variant of values; a number, a string or another plain value; a struct of yours that says where its values
-// are, by a member or by a function in the struct's own namespace:
+// or std::variant of values; a number, a string or another plain value; a struct of your own that lists its values, by
+// a member or by a function in the struct's own namespace:
 //
 //   struct Batch {
 //     torch::Tensor images, labels;
@@ -14,14 +14,14 @@
 //     void for_each_tensor(Visit&& visit) { visit(images, "images"); visit(labels, "labels"); }
 //   };
 //
-// `visit` takes values of any of these kinds; the name is for error messages and may be left out. gather() takes what
-// for_each_tensor does not visit from the first part. A type that is none
-// of these does not compile, because it could hide a tensor that would then not be split: wrap it in replicated().
+// `visit` takes values of any of these kinds; the name is for error messages and may be left out. Fields that
+// for_each_tensor does not visit are taken from the first part by gather(). A type that is none of these does not
+// compile, because it could hide a tensor that would then not be split: wrap it in replicated().
 //
 // Tensors are split along one dimension as torch.chunk does it: every part but the last has ceil(rows / devices) rows,
-// so there may be fewer parts than devices. A tensor without dimensions, and all within replicated(), goes to every
-// device whole. Plain values are copied. All tensors that are split must have the same number of rows (PyTorch drops
-// rows without a word where they differ).
+// so there may be fewer parts than devices. A tensor without dimensions goes to every device whole, and so does every
+// tensor within replicated(). Plain values are copied. All tensors that are split must have the same number of rows
+// (PyTorch silently drops rows where the numbers differ).
 //
 // Errors: c10::ValueError, which names the tensor ("argument 1, key 'mask'"). Thread-safe, like the values themselves.
 #pragma once
@@ -48,8 +48,8 @@
 
 namespace lockstep::parallel {
 
-// What forward gets is `value`, the same on every replica: a mask, class weights, a pointer. Tensors in it go to each
-// device and get their gradient; what a pointer points to is shared by the threads.
+// A value that is not split: forward() gets `value` on every replica. For a mask, class weights, a pointer. Tensors in
+// the value are copied to each device and get their gradient; the object of a pointer is shared by the threads.
 template <typename T>
 struct Replicated {
   T value;
@@ -61,7 +61,7 @@ Replicated<std::decay_t<T>> replicated(T&& value) {
 
 namespace detail {
 
-// Where a tensor is inside of the values.
+// The place of a tensor within the values.
 struct Path {
   const Path* outer = nullptr;
   std::string_view name = {};  // with `number`: "argument 1"; alone: a member's name
@@ -72,18 +72,18 @@ struct Path {
 
 using Leaf = std::function<void(torch::Tensor&, const Path&)>;
 
-// What a struct's for_each_tensor names, for comparisons.
+// The names that a struct's for_each_tensor gives, for comparisons.
 struct StructMember {
   std::string name;
   void* value;
   void (*check_same)(void* first, void* other, std::size_t replica, const Path& path);
 };
 
-// `lenient`: values of unknown kinds are passed over.
+// `lenient`: skips values of unknown kinds.
 template <bool lenient = false, typename T>
 void visit(T& value, const Leaf& leaf, const Path& path);
 
-// What a struct's for_each_tensor calls.
+// The `visit` that a struct's for_each_tensor calls.
 class Visitor {
  public:
   Visitor(const Leaf& leaf, const Path& path) : leaf_(&leaf), path_(&path) {}
@@ -134,7 +134,8 @@ struct Nest {
   static constexpr Kind kKind = kind;
   static constexpr bool kKnown = (KindOf<Inner>::kKnown && ...);
   static constexpr bool kTensors = (KindOf<Inner>::kTensors || ...);
-  static constexpr bool kCopies = (KindOf<Inner>::kCopies && ...);  // containers themselves do not tell
+  static constexpr bool kCopies =
+      (KindOf<Inner>::kCopies && ...);  // a container itself does not say whether its elements can be copied
 };
 template <>
 struct KindOf<const char*> : Nest<Kind::kPlain> {};
@@ -256,7 +257,7 @@ Tensors collect(T& value, const Path& path) {
   visit(value, found.adder(), path);
   return found;
 }
-// Of arguments: these are named "argument 0", "argument 1".
+// The tensors of arguments, which are named "argument 0", "argument 1".
 template <typename... T>
 Tensors collect_arguments(std::tuple<T...>& values) {
   Tensors found;
@@ -272,7 +273,7 @@ void replace(T& value, const std::vector<torch::Tensor>& tensors) {
   visit(value, [&](torch::Tensor& tensor, const Path&) { tensor = tensors.at(next++); }, {});
 }
 
-// Whether two results have the same structure and the same plain values; else an error that names the place.
+// Throws an error that names the place unless two results have the same structure and the same plain values.
 void structures_differ(const Path& path, std::size_t replica, std::string_view what);
 template <typename T>
 void check_same(T& first, T& other, std::size_t replica, const Path& path) {
@@ -344,7 +345,8 @@ void Visitor::operator()(Member& member, std::string_view name) const {
   visit(member, *leaf_, {path_, name.empty() ? std::string_view("member") : name, number, path_->whole});
 }
 
-// What forward gets for an argument of type Arg& or Arg&&: the copy, in the same category; of replicated(), its value.
+// The type that forward gets for an argument of type Arg& or Arg&&: a reference of the same kind to the copy; for
+// replicated(), to its value.
 template <typename Arg, typename Value>
 decltype(auto) pass(Value& value) {
   if constexpr (KindOf<Value>::kKind == Kind::kReplicated) {
@@ -362,21 +364,22 @@ std::vector<std::int64_t> chunk_lengths(std::int64_t rows, std::size_t parts);
 // if their numbers of rows differ or one lacks the dimension.
 std::vector<std::int64_t> plan_split(const Tensors& found, std::size_t parts, std::int64_t dim);
 bool is_split(const Tensors& found, std::size_t index);
-// The part [start, start + length) of a tensor, a view; whole where the tensor is not split.
+// Returns the part [start, start + length) of a tensor, as a view; the whole tensor if it is not split.
 torch::Tensor part_of(const Tensors& found, std::size_t index, const std::vector<std::int64_t>& lengths,
                       std::size_t part, std::int64_t dim);
-// Whether parts of a result can be put together; else c10::ValueError. All are defined.
+// Throws c10::ValueError unless the parts of a result can be put together. All parts are defined.
 void check_parts(const std::vector<torch::Tensor>& parts, std::int64_t dim, const std::string& name);
-// One tensor on `device`; tensors without dimensions become a vector. Undefined if all are.
+// Puts tensors together to one tensor on `device`; tensors without dimensions become a vector. Undefined if all parts
+// are undefined.
 torch::Tensor join(const std::vector<torch::Tensor>& parts, torch::Device device, std::int64_t dim,
                    const std::string& name);
 
-// Of a value that cannot be copied.
+// For a value that cannot be copied.
 void check_is_on(torch::Device device, const torch::Tensor& tensor, const Path& path);
 
-// In a tuple: a copy whose tensors are on `device`, as far as they can be seen; the value itself if it holds none that
-// can be seen, or if it cannot be copied. In the latter case c10::ValueError, with the tensor's name, if one is
-// elsewhere.
+// Returns, in a tuple, a copy of the value with all visible tensors on `device`. Returns the value itself if it has no
+// visible tensor, or if it cannot be copied. Throws c10::ValueError, with the tensor's name, if a value that cannot be
+// copied has a tensor on another device.
 template <typename Arg>
 auto on_device(Arg&& value, torch::Device device) {
   using Value = std::decay_t<Arg>;
@@ -411,7 +414,7 @@ std::vector<T> scatter(const T& value, const std::vector<torch::Device>& devices
     std::vector<torch::Tensor> tensors;
     for (std::size_t i = 0; i < found.tensors.size(); ++i) {
       const torch::Tensor piece = detail::part_of(found, i, lengths, part, dim);
-      // To the CPU it blocks: nobody would wait for the bytes.
+      // A copy to the CPU blocks, because nobody would wait for the bytes later.
       tensors.push_back(piece.defined() ? piece.to(devices[part], /*non_blocking=*/!devices[part].is_cpu()) : piece);
     }
     detail::replace(result.emplace_back(source), tensors);

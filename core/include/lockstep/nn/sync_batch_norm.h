@@ -9,14 +9,14 @@
 //   SyncBatchNorm norm(SyncBatchNormOptions(64).momentum(std::nullopt));
 //
 // Values, running statistics and gradients are those of PyTorch's SyncBatchNorm, and of one BatchNorm on the batches of
-// all ranks in one. A training pass makes one all-gather of 2C + 2 numbers per layer (C: channels), its backward pass
-// one of 2C, or an all-reduce where the ranks have more than 64 KiB together. Statistics are float, those of a double
-// input double; they travel as double.
+// all ranks in one. A training pass makes one all-gather of 2C + 2 numbers per layer (C: channels). Its backward pass
+// makes one all-gather of 2C numbers, or an all-reduce if the ranks have more than 64 KiB together. Statistics are
+// float, or double for a double input; they travel as double.
 //
-// Every rank must run the same layers in the same order, forward and backward, also a rank whose batch is empty: it
+// Every rank must run the same layers in the same order, forward and backward. A rank whose batch is empty
 // takes part with zero samples, and its gradients are zeros. Batches may differ in size between ranks. Without a world,
-// in a world of one rank and in evaluation a layer is the plain one and communicates nothing. In a world of several
-// ranks, DataParallel refuses a layer that is in training mode.
+// in a world of one rank and in evaluation a layer works as plain BatchNorm and communicates nothing. In a world of
+// several ranks, DataParallel refuses a layer that is in training mode.
 //
 // Errors: c10::ValueError on every rank when all ranks together have one value per channel; what the collectives throw
 // (lockstep/c10d/errors.h), with the layer in front, when a rank does not come or has another number of channels.
@@ -67,15 +67,15 @@ TORCH_MODULE(SyncBatchNorm);
 // Makes every BatchNorm1d, BatchNorm2d and BatchNorm3d in `module` synchronise over `group` (null: the world) from now
 // on, and gives each SyncBatchNorm this group. Returns their names ("" is `module` itself).
 //
-// Layers stay the objects that they are: names, parameters, buffers, modes, typed members and what refers to them do
-// not change, so this works in every module, Sequential and ModuleList as well as a member `torch::nn::BatchNorm2d
-// norm` that forward() calls. (How: their tensors carry a mark, and the first call registers a kernel for
-// aten::batch_norm that looks for it.) Two things follow from that:
-//   - clone() makes plain layers: convert the clone as well. Moving, loading and saving keep what was converted.
+// Layers stay the same objects: names, parameters, buffers, modes, typed members and references to the layers do not
+// change. So this works in every module: in Sequential and ModuleList, and for a member `torch::nn::BatchNorm2d norm`
+// that forward() calls. (How: the layer's tensors carry a mark, and the first call registers a kernel for
+// aten::batch_norm that looks for the mark.) Two things follow:
+//   - clone() makes plain layers: convert the clone as well. After moving, loading and saving, layers stay converted.
 //   - LibTorch's own check comes first: a converted layer refuses a rank's input with one value per channel. A
-//     SyncBatchNorm takes it, if the ranks together have more.
+//     SyncBatchNorm takes such an input, if the ranks together have more values.
 //
-// `except` names modules that are left alone with all that is in them. c10::ValueError, which names the module, when
+// `except` names modules that are left alone, with their submodules. c10::ValueError, which names the module, when
 // something cannot be converted; then nothing has been changed:
 //   - a BatchNorm that has neither affine parameters nor running statistics: nothing in it can be marked
 //   - a module of another type with buffers running_mean and running_var: a batch normalisation of its own, it seems

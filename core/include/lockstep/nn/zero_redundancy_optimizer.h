@@ -1,5 +1,5 @@
 // An optimizer whose state is divided among the ranks (ZeRO stage 1, Rajbhandari et al., 2020): each rank updates its
-// own share of the parameters, keeps the state of that share alone, and sends the new values to the others.
+// own share of the parameters, keeps the state of that share alone, and sends the new values to the other ranks.
 //
 //   DistributedDataParallel ddp(net);
 //   ZeroRedundancyOptimizer<torch::optim::Adam> optimizer(ddp.parameters(), torch::optim::AdamOptions(1e-3));
@@ -7,30 +7,29 @@
 //   loss.backward();
 //   optimizer.step();      // collective
 //
-// Results are those of the plain optimizer, bit for bit; with `fused`, those of fused_step on a plain optimizer for the
-// parameters of each rank. Semantics are those of PyTorch's ZeroRedundancyOptimizer. It is a torch::optim::Optimizer
-// with all parameters in its groups, so schedulers, zero_grad, add_param_group and changed options work as usual:
-// step() takes them over. Its own state() is empty; local_optimizer() has this rank's share.
+// Results are those of the plain optimizer, bit for bit. With `fused` they are those of fused_step on a plain optimizer
+// for the parameters of each rank. Semantics are those of PyTorch's ZeroRedundancyOptimizer. It is a
+// torch::optim::Optimizer with all parameters in its groups, so schedulers, zero_grad, add_param_group and changed
+// options work as usual: step() takes them over. Its own state() is empty; local_optimizer() has this rank's share.
 //
-// Which rank has what: the parameters of a group in order of their bytes, largest first, each to the rank with the
-// fewest bytes so far. A parameter is not split. Groups that are added later are divided among the ranks in the same
-// way.
+// Which rank has which parameters: the parameters of a group are taken by size, largest first, and each goes to the
+// rank with the fewest bytes so far. A parameter is not split. A group that is added later is divided in the same way.
 //
 // Gradients must be the same on all ranks, as DistributedDataParallel makes them. step() updates this rank's share,
-// then sends all values in one all-gather for every `bucket_cap_mb` of parameters. Parameters that require no gradient
-// and have none are not sent. Parameters may have several dtypes and any strides, and sparse gradients where the
-// optimizer takes them; they must be dense and on one device.
+// then sends all values in one all-gather for every `bucket_cap_mb` of parameters. A parameter that requires no
+// gradient and has none is not sent. Parameters must be dense and on one device; they may have several dtypes and any
+// strides. Their gradients may be sparse where the optimizer takes sparse gradients.
 //
-// The optimizer inside sees the parameters of one rank only, so it must update each parameter from its own gradient and
-// state. LBFGS does not and is refused. Optimizers of your own: any class with a constructor (groups, options), or
-// ShardedOptimizer with a function that makes it; step() must work with groups without parameters. save() and load() of
-// such a class serve consolidate_state_dict and checkpoints.
+// The optimizer inside sees the parameters of one rank only, so it must update each parameter from that parameter's
+// gradient and state alone. LBFGS does not, and is refused. Optimizers of your own: any class with a constructor
+// (groups, options), or ShardedOptimizer with a function that makes it; step() must work with groups without
+// parameters. save() and load() of such a class serve consolidate_state_dict and checkpoints.
 //
 // The constructor, step() and consolidate_state_dict() are collective over the group and block. In
 // DistributedDataParallel's join, ranks that have finished must step too: JoinOptions::after_shadow_pass
-// (lockstep/nn/join.h). Not thread-safe. Throws c10::ValueError on every rank when they disagree about parameters, or
-// one of them has none or wrong ones (the others' names that rank and why), and what the collectives throw
-// (lockstep/c10d/errors.h).
+// (lockstep/nn/join.h). Not thread-safe. Throws c10::ValueError on every rank if the ranks disagree about parameters,
+// or if one rank has no parameters or wrong ones (the other ranks' errors name that rank and the reason), and what the
+// collectives throw (lockstep/c10d/errors.h).
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -47,8 +46,8 @@ namespace lockstep {
 
 struct ZeroRedundancyOptions {
   ProcessGroup process_group = nullptr;  // null: the world
-  // Parameters sent at once, MiB; step() needs this much more memory, but no more than the parameters take. Larger
-  // ones need fewer calls.
+  // Parameters sent at once, MiB. step() needs this much more memory, but no more than the parameters take. A larger
+  // number makes fewer calls.
   double bucket_cap_mb = 25;
   // The optimizer inside takes fused_step (lockstep/nn/fused_step.h) in place of its own step(), unless there is a
   // closure. Python: fused=True among the arguments for the optimizer inside.
@@ -73,16 +72,17 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   // Collective. Every rank calls `closure`, as often as the optimizer inside does. Returns its result.
   torch::Tensor step(LossClosure closure = nullptr) override;
 
-  // Collective: rank `to` of the world gets the state of all ranks, which it keeps until the next step. That rank needs
-  // the memory of a plain optimizer for so long.
+  // Collective: rank `to` of the world gets the state of all ranks, and keeps it until the next step. Until then that
+  // rank needs the memory of a plain optimizer.
   void consolidate_state_dict(int to = 0);
-  // On the rank that has the state: a plain optimizer with all parameters, options and state. save() writes the same,
-  // so torch::save(optimizer, path) makes a file that torch::load reads into a plain optimizer, and
-  // Checkpoint::add_optimizer takes this one. Throws elsewhere, and after a further step.
+  // On the rank that has the whole state: a plain optimizer with all parameters, options and state. save() writes the
+  // same, so torch::save(optimizer, path) makes a file that torch::load reads into a plain optimizer, and
+  // Checkpoint::add_optimizer takes this optimizer. Throws on other ranks, and after a further
+  // step.
   const torch::optim::Optimizer& consolidated() const;
   void save(torch::serialize::OutputArchive& archive) const override;
 
-  // Takes the options of all groups and the state of this rank's share from a plain optimizer for the same parameters.
+  // Loads the options of all groups and the state of this rank's share from a plain optimizer for the same parameters.
   // Call it on every rank. load() reads such an optimizer's archive, so torch::load(optimizer, path) works with files
   // of either kind and from any number of ranks. The whole state is in memory while it is read.
   void load_consolidated(const torch::optim::Optimizer& plain);
@@ -90,7 +90,8 @@ class ShardedOptimizer : public torch::optim::Optimizer {
 
   // This rank's share: its parameters, in as many groups, and their state.
   const torch::optim::Optimizer& local_optimizer() const;
-  // Bytes of this rank's state. For optimizers that LibTorch does not have, it is written to memory to count them.
+  // Bytes of this rank's state. The state of an optimizer that is not LibTorch's is written to memory to count its
+  // bytes.
   std::size_t state_bytes() const;
   // The group rank that updates `parameter`.
   int owner_of(const torch::Tensor& parameter) const;

@@ -1,9 +1,9 @@
 // SharedArena: memory of this process that the other ranks of the machine can map.
 //
-// One memfd: it has no entry in /dev/shm, and the kernel frees it with its last user. It begins with more address space
-// than most programs use; pages exist only once they are touched. So peers map it once and see every later allocation.
-// When that space is used up, the arena grows by a further segment, which peers map when they first get an address in
-// it. See docs/architecture.md, "Memory".
+// An arena is one memfd: it has no entry in /dev/shm, and the kernel frees it with its last user. It begins with more
+// address space than most programs use; a page exists only once it is touched. So peers map the arena once and see
+// every later allocation. When the address space is used up, the arena grows by a further segment. A peer maps the
+// segment when it first gets an address there. See docs/memory.md.
 //
 // In a fork of its process it allocates and frees nothing, and the memory is private: nobody sees what the child writes
 // there.
@@ -26,11 +26,11 @@ class RangeAllocator;
 class RangeSet;
 
 struct SharedArenaOptions {
-  // How many bytes may be allocated together at any moment; 0: all memory of the machine or the container. An
-  // allocation beyond it fails.
+  // The most bytes that may be allocated at any moment; 0: all memory of the machine or the container. An allocation
+  // beyond this limit fails.
   std::size_t limit = 0;
-  // Address space to begin with, bytes; 0: suits the machine and leaves room for 1024 ranks. More is added when it is
-  // used up.
+  // Address space to begin with, bytes; 0: suits the machine and leaves room for 1024 ranks. More is added when this
+  // space is used up.
   std::size_t first_segment = 0;
   // How much freed memory the arena keeps for later allocations instead of returning it to the system, bytes.
   std::size_t retain = std::size_t{64} << 20;
@@ -43,19 +43,19 @@ class SharedArena {
   SharedArena(const SharedArena&) = delete;
   SharedArena& operator=(const SharedArena&) = delete;
 
-  // When the pages of a large allocation are made. kAtOnce costs less when all of them will be used.
+  // When the pages of a large allocation are made. kAtOnce costs less if all pages will be used.
   enum class Pages { kAtOnce, kWhenTouched };
-  // Whole pages: no two allocations share one (see withdraw). Contents are unspecified. Thread-safe.
+  // Returns whole pages: no two allocations share a page (see withdraw). Contents are unspecified. Thread-safe.
   Result<std::byte*> allocate(std::size_t bytes, Pages pages = Pages::kAtOnce);
   // `pointer` came from allocate. Thread-safe.
   void deallocate(std::byte* pointer);
 
-  // Returns what is kept of freed memory to the system. Thread-safe.
+  // Returns the freed memory that is kept to the system. Thread-safe.
   void trim();
 
   // From now on, this process does not see what other processes write to these bytes or to the rest of their pages. The
   // contents stay and the memory remains usable, but it no longer belongs to the arena and is never allocated again.
-  // For buffers that a rank which froze in the middle of an operation may still write to. Thread-safe.
+  // For buffers to which a rank may still write that froze in the middle of an operation. Thread-safe.
   void withdraw(const void* pointer, std::size_t bytes);
 
   // Whether other processes see all of these bytes.
@@ -74,7 +74,7 @@ class SharedArena {
   // The address of an offset; null when no segment has it.
   std::byte* at(std::size_t offset) const;
 
-  // The first segment, and how many there are.
+  // The first segment, and the number of segments.
   std::byte* base() const { return base_; }
   std::size_t first_bytes() const { return first_bytes_; }
   std::size_t segments() const { return segments_.count(); }
@@ -100,7 +100,7 @@ class SharedArena {
     std::size_t end;
     const Withdrawn* before;
   };
-  // The first withdrawn range that touches this one; null: none does.
+  // The first withdrawn range that touches this range; null: none does.
   const Withdrawn* first_withdrawn(std::size_t begin, std::size_t end) const;
 
   const Origin origin_;

@@ -1,8 +1,8 @@
-// How ranks find one another and make sure that they are one complete group, before any of them goes on.
+// How ranks find one another and make sure that they are one complete group, before any rank goes on.
 //
-// Every rank connects to a store, writes its record (member.h) and waits for those of all others. So each rank gets the
-// same result: a complete group, or an error. The error names the rank that joined twice, the world sizes
-// that differ, or the ranks that have joined and those that are missing at the deadline.
+// Every rank connects to a store, writes its record (member.h) and waits for the records of all other ranks. So each
+// rank gets the same result: a complete group, or an error. The error names the rank that joined twice, the world sizes
+// that differ, or the ranks that have joined and the ranks that are missing at the deadline.
 #pragma once
 
 #include <chrono>
@@ -37,12 +37,14 @@ struct RendezvousOptions {
   int master_port = -1;
   // For reaching the store and waiting for all ranks together. A negative value waits forever.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
-  // Proves to the store that this process belongs to the job. Empty: LOCKSTEP_JOB_KEY. With neither, a store that rank
-  // 0 serves is open only to processes of its own user: on a loopback address the kernel tells which user they run as,
-  // elsewhere they need the same key file in the home directory (TcpStoreServerOptions::job_key).
+  // Proves to the store that this process belongs to the job. Empty: LOCKSTEP_JOB_KEY. With neither, a store
+  // that rank 0 serves is open only to processes of rank 0's user. On a loopback address the kernel tells which user a
+  // process runs as; on other addresses a process needs the same key file in the home directory
+  // (TcpStoreServerOptions::job_key).
   std::string job_key = {};
-  // Only ranks with the same name form a group. Also separate are the attempts of a job (LOCKSTEP_RESTART_COUNT or
-  // TORCHELASTIC_RESTART_COUNT), and the first, second, ... rendezvous of one name on one store.
+  // Only ranks with the same name form a group. Separate groups are also formed by the attempts of a job
+  // (LOCKSTEP_RESTART_COUNT or TORCHELASTIC_RESTART_COUNT), and by the first, second, ... rendezvous of one name on one
+  // store.
   std::string group_name = "default";
   Environment environment = Environment::of_process();
 };
@@ -58,10 +60,10 @@ struct Rendezvous {
   std::shared_ptr<RendezvousSession> session;  // owns the connection and, on the rank that serves the store, the server
 
   // Leaves the group: tells the store, and closes this rank's connection if rendezvous made it. Later use of a TCP
-  // `store` fails with kUnavailable; a file lives until `store` is destroyed. The rank that serves the store does so
-  // until the others have left or died, for at most `wait`. Call it once before the last copy is destroyed: without it
-  // the server stops at once, and the same rank cannot join a second time on a store that outlives it. kTimeout, which
-  // may be ignored: others were still connected after `wait`.
+  // `store` fails with kUnavailable; a file lives until `store` is destroyed. The rank that serves the store goes on
+  // serving until the other ranks have left or died, for at most `wait`. Call it once before the last copy is
+  // destroyed. Without this call the server stops at once, and the same rank cannot join a second time on a store that
+  // lives on. kTimeout, which may be ignored: other ranks were still connected after `wait`.
   Status release(std::chrono::milliseconds wait = std::chrono::seconds(10));
 };
 
@@ -70,10 +72,11 @@ struct Rendezvous {
 // Errors: kInvalidArgument (missing variables, contradictory or impossible arguments), kMismatch (a rank joined
 // twice, world sizes that differ, a rank outside its world), kTimeout (ranks missing), kUnavailable (store not reached,
 // port taken), kPermission (wrong job key), kCorrupt (a foreign program at the address, a damaged file). After an error
-// nothing is left open; the rank that serves the store stays for up to 5 s, until the others have read the error too.
+// nothing is left open; the rank that serves the store stays for up to 5 s, until the other ranks have read the
+// error too.
 Result<Rendezvous> rendezvous(const RendezvousOptions& options);
 
-// The same on a store that the caller provides; init_method, master_* and job_key are not used.
+// A rendezvous on a store that the caller provides; init_method, master_* and job_key are not used.
 Result<Rendezvous> rendezvous(const RendezvousOptions& options, std::shared_ptr<Store> store);
 
 }  // namespace lockstep::comm

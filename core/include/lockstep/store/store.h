@@ -24,8 +24,8 @@ class Store {
   virtual ~Store() = default;
 
   virtual Status set(std::string_view key, std::string_view value) = 0;
-  // The same with a deadline (kTimeout), as far as the store supports one. For ranks that leave and must not wait for a
-  // store that hangs.
+  // The same with a deadline (kTimeout), as far as the store supports deadlines. For ranks that leave and must not wait
+  // for a store that hangs.
   virtual Status set_by(std::string_view key, std::string_view value, Deadline /*deadline*/) { return set(key, value); }
   // Blocks until the key exists.
   virtual Result<Bytes> get(std::string_view key, Deadline deadline) = 0;
@@ -45,7 +45,7 @@ class Store {
   virtual Result<std::int64_t> num_keys() = 0;
 
   // The local address of the connection to the store's server, as a number ("10.0.0.7", "fd00::7"): other machines of
-  // the job can reach this one there. Empty where there is no connection (files, memory) or the address is unknown.
+  // the job can reach this machine there. Empty where there is no connection (files, memory) or the address is unknown.
   virtual std::string local_address() const { return {}; }
 
   // Several keys in one round trip where the implementation can.

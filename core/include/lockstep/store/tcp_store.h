@@ -1,8 +1,8 @@
 // A store served over TCP: TcpStoreServer holds the values, TcpStore is a client of it.
 //
 // Before anything else both sides prove that they know the job's key (HMAC-SHA256 over fresh random bytes; the key
-// itself is never sent), and that they mean the same address and port. A server without a job key uses one that only
-// processes of its own user can get. Traffic is not encrypted; store nothing secret.
+// itself is never sent), and that they mean the same address and port. A server without a job key uses a key that
+// only processes of its own user can get. Traffic is not encrypted; store nothing secret.
 //
 // In a fork of their process both are inert: the server continues in the parent, and the client refuses calls
 // (kUnsupported).
@@ -22,19 +22,21 @@
 namespace lockstep::comm {
 
 struct TcpStoreServerOptions {
-  // Listens here only; at this machine's own name that is loopback in /etc/hosts, everywhere. Port 0: see endpoint().
+  // Listens at this address only. If it is this machine's own name, and /etc/hosts gives this name a loopback address,
+  // listens at all addresses. Port 0: see endpoint().
   Endpoint listen_at{"127.0.0.1", 0};
   // A listening TCP socket to serve instead (`listen_at` is then ignored); owned by the server.
   Fd listener = {};
-  // The job's secret: at least 16 bytes, of any values. Empty: on a loopback address a fresh one, which processes of
-  // the same user on this machine get through a Unix socket (the kernel tells each end the user of the other). On any
-  // other address the user's own key, from $XDG_STATE_HOME/lockstep/key or $HOME/.local/state/lockstep/key, which is
-  // made if missing.
+  // The job's secret: at least 16 bytes, of any values. Empty: on a loopback address a fresh key, which processes
+  // of the same user on this machine get through a Unix socket (the kernel tells each end the user of the other end).
+  // On any other address the user's own key, from $XDG_STATE_HOME/lockstep/key or $HOME/.local/state/lockstep/key,
+  // which is made if missing.
   std::string job_key = {};
   // How long a new connection may take to prove the key.
   std::chrono::milliseconds handshake_timeout = std::chrono::seconds(10);
-  // How many connections may be open that have not proven the key. One more closes the oldest of them, so that a flood
-  // cannot lock ranks out (a rank whose connection is closed tries again). Each costs less than 1 KiB.
+  // The largest number of open connections that have not proven the key. A further connection closes the oldest of
+  // them, so that a flood cannot lock ranks out (a rank whose connection is closed tries again). Each costs less than 1
+  // KiB.
   std::size_t max_unproven = 256;
   // Where clients reach the server too, if addresses are translated on the way to it (a Kubernetes service).
   std::optional<Endpoint> reached_at = {};
@@ -44,8 +46,8 @@ struct TcpStoreServerOptions {
 // no time until the key is set. Bytes that are not a valid request close their connection and no other.
 class TcpStoreServer {
  public:
-  // kUnavailable: the address is taken or not this machine's. kInvalidArgument: other machines can reach the address,
-  // there is no job key, and no place for the user's own key; or the job key is too short.
+  // kUnavailable: the address is taken, or is not an address of this machine. kInvalidArgument: other machines can
+  // reach the address, there is no job key, and no place for the user's own key; or the job key is too short.
   static Result<std::unique_ptr<TcpStoreServer>> start(TcpStoreServerOptions options);
   ~TcpStoreServer();
   TcpStoreServer(const TcpStoreServer&) = delete;
@@ -69,7 +71,7 @@ class TcpStoreServer {
 
 struct TcpStoreOptions {
   Endpoint server = {};
-  std::string job_key = {};  // the server's; empty: the key that the server uses instead, if this user can get it
+  std::string job_key = {};  // the server's job key; empty: the server's own key, if this user can get it
   // For requests without a deadline of their own. A server that is silent for longer counts as lost: until it answers
   // again, the next requests wait only briefly.
   std::chrono::milliseconds request_timeout = std::chrono::minutes(1);
@@ -82,7 +84,7 @@ struct TcpStoreOptions {
 class TcpStore final : public Store {
  public:
   // Tries again until the server answers or the deadline passes, with growing pauses of up to a second. The error says
-  // how often it tried and what happened last. A wrong key (kPermission) and a foreign program at that address
+  // how often it tried, and the last failure. A wrong key (kPermission) and a foreign program at that address
   // (kCorrupt) are errors at once.
   static Result<std::shared_ptr<TcpStore>> connect(TcpStoreOptions options, Deadline deadline);
   ~TcpStore() override;

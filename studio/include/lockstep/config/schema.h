@@ -2,7 +2,8 @@
 //
 // A program describes each of its keys once: section, name, the field of a struct that holds the value, help, limits.
 // read() then fills the fields. The command line wins over the environment, the environment over the file, the file
-// over the default, which is what the field holds when the key is declared. Every value knows where it came from.
+// over the default. The default is the value of the field when the key is declared. Every value knows where it came
+// from.
 //
 //   struct Options {
 //     int max_epochs = 10;
@@ -37,15 +38,15 @@
 
 namespace lockstep::config {
 
-// A field of an enumeration: the words of a file and what they stand for.
+// A field of an enumeration: the words that a file may have, and the values that they stand for.
 struct ChoiceField {
   std::vector<std::string> words;
-  std::function<void(std::size_t)> set;  // the word with this number
+  std::function<void(std::size_t)> set;  // sets the field to the word with this number
   std::function<std::size_t()> get;
 };
 
-// What a key may be bound to. Times are written `30s`, `5min`, `1h`, `250ms`, or as a number of seconds. An optional
-// field is empty for `null` in a file and for `none` in a variable or on the command line.
+// The types of fields that a key may be bound to. Times are written `30s`, `5min`, `1h`, `250ms`, or as a number of
+// seconds. An optional field is empty for `null` in a file and for `none` in a variable or on the command line.
 using Field =
     std::variant<bool*, int*, std::int64_t*, double*, std::string*, std::chrono::milliseconds*, std::vector<int>*,
                  std::vector<std::int64_t>*, std::vector<double>*, std::vector<std::string>*, std::optional<int>*,
@@ -68,12 +69,13 @@ class Key {
   Key& between(double least, double most);
   // The words that a string, or each string of a list, may be.
   Key& choices(std::vector<std::string> words);
-  // The variable that holds the key's value too. Without this call no variable does. An empty variable is not set.
+  // Names an environment variable that may hold the key's value too. Without this call there is none. An empty variable
+  // counts as not set.
   Key& environment(std::string variable);
-  // The option's name, with its dashes. Without this call it is the key's with '-' for '_' ("--max-epochs"), when no
-  // other section has a key of this name. "--SECTION.KEY" always works.
+  // Sets the option's name, with its dashes. Without this call the name is the key's, with '-' for '_'
+  // ("--max-epochs"), if no other section has a key of this name. "--SECTION.KEY" always works.
   Key& option(std::string name);
-  // Some layer must give the value.
+  // The file, the environment or the command line must give the value.
   Key& required();
 
   // "trainer.max_epochs"; the name alone for keys at the top of a file.
@@ -88,7 +90,7 @@ class Key {
   double most() const { return most_; }
   const std::vector<std::string>& words() const { return words_; }
   bool is_required() const { return required_; }
-  // The default as a file would have it, taken when the key was declared.
+  // The default as a file would write it, taken when the key was declared.
   const std::string& default_text() const { return default_text_; }
   const Origin& origin() const { return origin_; }
 
@@ -158,9 +160,9 @@ struct Sources {
 
 class Schema {
  public:
-  // How many errors one Status tells at most.
+  // The largest number of errors in one Status.
   static constexpr std::size_t kMostErrors = 20;
-  // No configuration is larger.
+  // The largest size of a file.
   static constexpr std::size_t kMostBytes = 1 << 20;
 
   Schema() = default;
@@ -168,8 +170,8 @@ class Schema {
   Schema(const Schema&) = delete;
   Schema& operator=(const Schema&) = delete;
 
-  // Adds a section, or returns the one that there is. "" is the top of the file, "trainer.optimizer" a section within
-  // a section.
+  // Adds a section, or returns the section of this name. "" is the top of the file, "trainer.optimizer" a section
+  // within a section.
   Section section(std::string name, std::string help);
 
   // The top-level section `name` belongs to another program: it may be in the file, and its content is not looked at.
@@ -178,9 +180,9 @@ class Schema {
   // is still an error, and so is a key at the top that has no section.
   void ignore_other_sections() { ignore_others_ = true; }
 
-  // Reads all layers and then fills all fields. On an error no field is changed. The error tells all mistakes, one a
-  // line and at most kMostErrors, those of the file first, each with file, line and column (from 1): kInvalidArgument;
-  // kNotFound, kPermission, kIo or kCorrupt when the file itself cannot be read. Blocks for the file.
+  // Reads all layers and then fills all fields. On an error no field is changed. The error lists all mistakes, one a
+  // line and at most kMostErrors. Mistakes of the file come first, each with file, line and column (from 1):
+  // kInvalidArgument; kNotFound, kPermission, kIo or kCorrupt when the file itself cannot be read. Blocks for the file.
   Status read(const Sources& sources);
 
   // The key of a path such as "trainer.max_epochs"; nullptr: not declared.
@@ -191,7 +193,7 @@ class Schema {
 
   // The present values as YAML that read() takes, each with its origin in a comment.
   std::string print() const;
-  // The keys as a text for --help: option, help, default, limits, variable.
+  // Returns the keys as text for --help: option, help, default, limits, variable.
   std::string help() const;
 
  private:

@@ -1,4 +1,4 @@
-// What the log of a run says (run_log.h), read back.
+// The content of a run's log (run_log.h), read back.
 #pragma once
 
 #include <cstdint>
@@ -61,8 +61,7 @@ struct Note {
 
 enum class RunState { kRunning, kInterrupted, kFinished, kFailed };
 
-// One start of the run. One that begins with epoch 0 and step 0 is a new run: it replaces those before, and their
-// notes.
+// One start of the run. A start with epoch 0 and step 0 is a new run: it replaces earlier starts and their notes.
 struct Session {
   double started = 0.0;  // Unix, seconds
   double last_event = 0.0;
@@ -73,16 +72,16 @@ struct Session {
 
 struct RunRecord {
   std::string name = {};
-  // kRunning when the file is locked by its writer, kInterrupted when it is not and has no last event.
+  // kRunning: the file is locked by its writer. kInterrupted: it is not locked, and has no last event.
   RunState state = RunState::kInterrupted;
-  std::string error = {};  // of kFailed
+  std::string error = {};  // the error, if kFailed
   std::vector<std::string> command = {};
-  Values configuration = {};  // those of the last start, as its versions, classes and command
+  Values configuration = {};  // of the last start, like versions, classes and command
   Values versions = {};
   std::vector<std::string> classes = {};
   std::vector<Session> sessions = {};
   std::map<std::string, std::vector<Point>> steps = {};  // by name, ordered by step
-  std::vector<PassRecord> epochs = {};                   // ordered by epoch, as the next two
+  std::vector<PassRecord> epochs = {};                   // ordered by epoch, like the next two fields
   std::vector<PassRecord> evaluations = {};
   std::vector<TimesRecord> times = {};
   std::int64_t confusion_epoch = -1;  // of the last confusion matrix; -1: there is none

@@ -15,11 +15,11 @@
 //
 // Logging never ends a training: after a full disk, events are left out, with one warning on stderr, and lines that
 // fit again are written again. The file has whole lines only; the last line of a killed process may be cut off, and the
-// next RunLog of the folder removes it. A run that goes on in the same folder appends to the same file; what it repeats
-// replaces what was there (RunStart::first_epoch).
+// next RunLog of the folder removes it. A run that goes on in the same folder appends to the same file; epochs and
+// steps that it repeats replace the earlier ones (RunStart::first_epoch).
 //
 // All functions may be called from several threads, and block for one write to the file. Nothing is flushed to the
-// disk: what a killed process has logged stays, what a machine without power has logged may be lost. In a fork of its
+// disk: events of a killed process stay, events of a machine that loses its power may be lost. In a fork of its
 // process a RunLog writes nothing.
 #pragma once
 
@@ -39,18 +39,19 @@ namespace lockstep::report {
 
 inline constexpr std::string_view kRunLogName = "run.jsonl";
 
-// The folder that the launcher of this run wants (LOCKSTEP_RUN_FOLDER, which `lockstep scaling` sets), else
+// Returns the folder that the launcher of this run asks for (LOCKSTEP_RUN_FOLDER, which `lockstep scaling` sets), else
 // `configured`.
 std::filesystem::path run_folder(const std::filesystem::path& configured);
 
 struct RunStart {
   std::string name = {};      // the title of the report. Empty: the name of the folder
-  Values configuration = {};  // all that one needs to repeat the run
+  Values configuration = {};  // everything that is needed to repeat the run
   Values versions = {};       // of libraries, for example {{"torch", TORCH_VERSION}}; Lockstep's own is added
   std::int64_t world_size = 1;
   std::vector<std::string> classes = {};  // names, for the confusion matrix
-  // A run that resumes begins with these. Earlier events of these epochs and steps, and of later ones, no longer count:
-  // they were not in the checkpoint. So a run that starts from the beginning (0) replaces an earlier one in its folder.
+  // The epoch and the step with which a resumed run begins. Earlier events of this epoch and step, and of all later
+  // epochs and steps, no longer count: they were not in the checkpoint. So a run that starts from the beginning (0)
+  // replaces an earlier run in its folder.
   std::int64_t first_epoch = 0;
   std::int64_t first_step = 0;
 };
@@ -76,7 +77,7 @@ struct Sample {
   std::string label = {};
   std::string predicted = {};
   double loss = 0.0;
-  double probability = 0.0;              // that the model gave the predicted class, 0 to 1
+  double probability = 0.0;              // the model's probability of the predicted class, 0 to 1
   const data::Image* picture = nullptr;  // borrowed for the call; the log keeps a copy of at most 96 pixels a side
 };
 
@@ -85,9 +86,9 @@ class RunLog {
   static constexpr std::size_t kMostSamples = 24;
 
   RunLog();  // writes nothing
-  // Opens folder/run.jsonl, and makes the folder where it is missing. A line that a machine without power has left
-  // unfinished is removed. Errors: kPermission, kNotFound, kIo; kInvalidArgument when something else than a file has
-  // the name; kUnavailable when another process writes this log.
+  // Opens folder/run.jsonl, and makes the folder if it is missing. Removes an unfinished last line, as a loss of power
+  // may leave it. Errors: kPermission, kNotFound, kIo; kInvalidArgument if run.jsonl exists and is no file;
+  // kUnavailable if another process writes this log.
   static Result<RunLog> open(const std::filesystem::path& folder);
   RunLog(RunLog&&) noexcept;
   RunLog& operator=(RunLog&&) noexcept;
@@ -102,8 +103,9 @@ class RunLog {
   void epoch(std::int64_t epoch, const Pass& training);
   void evaluation(std::int64_t epoch, const Pass& evaluation);
   void times(std::int64_t epoch, std::span<const RankTimes> ranks);
-  // `counts` is square, row by row: counts[label * classes + predicted]. Its size must be that of RunStart::classes
-  // squared where these were given (else the event is left out, with a warning). Only counts that are not 0 are stored.
+  // `counts` is square, row by row: counts[label * classes + predicted]. If RunStart::classes were given, its
+  // size must be their number squared (else the event is left out, with a warning). Only counts that are not 0 are
+  // stored.
   void confusion(std::int64_t epoch, std::span<const std::int64_t> counts);
   // Keeps the kMostSamples with the largest loss.
   void worst_samples(std::int64_t epoch, std::span<const Sample> samples);

@@ -10,7 +10,7 @@
 
 namespace lockstep::report {
 
-// What one run has told. NaN: it did not tell.
+// The numbers of one run. NaN: the run did not report it.
 struct Measurement {
   int processes = 1;
   double seconds_per_epoch = 0.0;
@@ -18,7 +18,7 @@ struct Measurement {
   double device_use = 0.0;  // 0 to 1: the part of the time that the ranks spent in "compute"
 };
 
-// Median, smallest and largest of several runs; NaN when no run told it.
+// Median, smallest and largest of several runs; NaN if no run reported it.
 struct Spread {
   double median = 0.0;
   double low = 0.0;
@@ -34,7 +34,7 @@ struct ScalingRow {
   int processes = 1;
   int runs = 0;
   Spread seconds = {};
-  double speed_up = 0.0;    // against the first row, times its processes. Weak: of the work done per second
+  double speed_up = 0.0;    // against the first row, times the first row's processes. Weak: of the work per second
   double efficiency = 0.0;  // speed-up / processes
   Spread accuracy = {};
   Spread device_use = {};
@@ -46,7 +46,7 @@ struct ScalingTable {
   std::vector<ScalingRow> rows = {};  // by number of processes; empty: there is no table
 };
 
-// The speed-up is that of the medians. The first row has its number of processes as speed-up, so 1 with one process.
+// The speed-up is computed from the medians. The first row's speed-up is its number of processes, so 1 for one process.
 ScalingTable scaling_table(const std::vector<Measurement>& measurements, ScalingKind kind,
                            std::vector<std::string> command);
 

@@ -1,4 +1,4 @@
-// Stragglers: ranks whose own work takes longest, so that the others wait for them in communication.
+// Stragglers: ranks whose own work takes longest, so that the other ranks wait for them in communication.
 //
 // A pure function of the times of an epoch, which every thread may call.
 #pragma once
@@ -18,11 +18,12 @@ struct Straggler {
   double median_seconds = 0.0;  // of the own work of all ranks
 };
 
-// The ranks with over 10 % more work of their own than the median of all, the slowest first. Empty when no rank has a
-// part "communication": then the time of waiting is in the other parts, and all ranks look alike.
+// Returns the ranks whose own work takes over 10 % more time than the median of all ranks, the slowest first. Empty
+// when no rank has a part "communication": then the time of waiting is in the other parts, and all ranks look alike.
 std::vector<Straggler> stragglers(std::span<const RankTimes> ranks);
 
-// "rank 3 on node2: 31 % more work than the median"; at most five, then their number. Empty without stragglers.
+// "rank 3 on node2: 31 % more work than the median"; at most five ranks, then the number of stragglers. Empty without
+// stragglers.
 std::string stragglers_text(std::span<const Straggler> found);
 
 }  // namespace lockstep::report

@@ -6,13 +6,13 @@
 //   ...
 //   writer.add_scalar("loss/train", loss, step);
 //
-// SummaryWriter() writes nothing, for the other ranks. As RunLog, it never ends a training: what a full disk does not
-// take is left out, with one warning. Each writer has a file of its own, also when a run resumes in its folder;
-// TensorBoard joins the files. A file has whole records only, whatever happens to the process.
+// SummaryWriter() writes nothing, for the other ranks. Like RunLog, a SummaryWriter never ends a training: records
+// that a full disk does not take are left out, with one warning. Each writer has a file of its own, also when a run
+// resumes in its folder; TensorBoard joins the files. A file has whole records only, whatever happens to the process.
 //
 // Records are kept in memory until there are 64 KiB or 10 s have passed since the last write; then the call that adds
-// one writes them. So what a killed process has added in its last 10 s may be missing. All functions may be called from
-// several threads. In a fork of its process a SummaryWriter writes nothing.
+// a record writes all of them. So what a killed process has added in its last 10 s may be missing. All functions may be
+// called from several threads. In a fork of its process a SummaryWriter writes nothing.
 #pragma once
 
 #include <cstdint>
@@ -30,26 +30,26 @@ namespace lockstep::report {
 class SummaryWriter {
  public:
   SummaryWriter();  // writes nothing
-  // Makes the folder where it is missing, and a new file in it. Errors: kPermission, kNotFound, kIo.
+  // Makes the folder if it is missing, and a new file in it. Errors: kPermission, kNotFound, kIo.
   static Result<SummaryWriter> open(const std::filesystem::path& folder);
   SummaryWriter(SummaryWriter&&) noexcept;
   SummaryWriter& operator=(SummaryWriter&&) noexcept;
   ~SummaryWriter();  // flushes
 
-  // PyTorch's purge_step, for a run that resumes: call it first, with the first step to come. What earlier files of the
-  // folder have of this step and of later ones, under all names, TensorBoard shows no longer. Values that count
-  // something else than steps must then have smaller numbers, as epochs do.
+  // PyTorch's purge_step, for a run that resumes: call it first, with the first step to come. TensorBoard then hides
+  // all values that earlier files of the folder have for this step and for later steps, under all names. Values that
+  // are counted by something other than steps, such as epochs, must have smaller numbers to stay visible.
   void purge(std::int64_t step);
-  // TensorBoard keeps scalars as 32-bit numbers. Names with a slash are grouped by what is before it.
+  // TensorBoard keeps scalars as 32-bit numbers. Names with a slash are grouped by the part before the slash.
   void add_scalar(std::string_view tag, double value, std::int64_t step);
   // Stored as PNG. A picture that cannot be encoded (no pixels) is left out, with a warning.
   void add_image(std::string_view tag, const data::Image& image, std::int64_t step);
   // Bins are PyTorch's: they grow by a tenth each, from 1e-12 to 1e20, on both sides of 0. NaN and infinite values are
-  // not counted. Nothing is written when no value is left.
+  // not counted. Nothing is written if no value is left.
   void add_histogram(std::string_view tag, std::span<const float> values, std::int64_t step);
   // Markdown, as TensorBoard shows it.
   void add_text(std::string_view tag, std::string_view text, std::int64_t step);
-  // The settings of the run and what came out of it, for TensorBoard's HPARAMS page. Once for a run, at its end.
+  // The settings and the results of the run, for TensorBoard's HPARAMS page. Call it once for a run, at its end.
   void add_hparams(const Values& hparams, const Scalars& metrics);
 
   void flush();

@@ -23,7 +23,7 @@ class Feed {
   virtual data::DataLoaderBase& loader() = 0;
   // Begins the loader's epoch and gets its first batch.
   virtual void begin() = 0;
-  // Gets the next batch; the first call after begin() keeps the one that is there. False at the end.
+  // Gets the next batch; the first call after begin() keeps the batch that begin() got. False at the end.
   virtual bool next() = 0;
   // Runs the program's step on the batch. Tensors of a data::Example go to `place` first.
   virtual StepOutput run(const Place& place) = 0;

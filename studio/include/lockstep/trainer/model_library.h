@@ -7,8 +7,8 @@
 //
 // config.yaml then says `model: {name: custom, shared_object: build/libnet.so}`. The module's forward takes pictures
 // {N, channels, height, width} and returns scores {N, num_classes}. Build the shared object against the LibTorch that
-// `lockstep train` has, and link LibTorch dynamically; another version is refused. So is a shared object that was built
-// against a release of Lockstep with another ModelRequest.
+// `lockstep train` has, and link LibTorch dynamically; another version is refused. A shared object that was built
+// against a release of Lockstep with another ModelRequest is refused too.
 #pragma once
 
 #include <torch/torch.h>
@@ -21,8 +21,8 @@
 namespace lockstep {
 
 struct ModelRequest {
-  std::int64_t num_classes = 0;  // of the data, or model.num_classes
-  std::int64_t channels = 3;     // of the first sample, as the next two
+  std::int64_t num_classes = 0;  // the data's number of classes, or model.num_classes
+  std::int64_t channels = 3;     // of the first sample, like height and width
   std::int64_t height = 0;
   std::int64_t width = 0;
   std::map<std::string, std::string> options = {};  // model.options
@@ -30,7 +30,7 @@ struct ModelRequest {
 
 }  // namespace lockstep
 
-// `make`: from a const ModelRequest& to a shared_ptr to a module. Once in a shared object.
+// `make` takes a const ModelRequest& and returns a shared_ptr to a module. Use the macro once in a shared object.
 #define LOCKSTEP_MODEL(make)                                                                                        \
   extern "C" __attribute__((visibility("default"))) const char* lockstep_model_torch_version() {                    \
     return TORCH_VERSION;                                                                                           \

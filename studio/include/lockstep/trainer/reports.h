@@ -21,73 +21,73 @@ struct StepOutput {
 
   // One number: the mean over the samples of the batch.
   torch::Tensor loss;
-  // {N, C}: a score for each class. Evaluations count accuracies where it is there.
+  // {N, C}: a score for each class. If it is defined, evaluations compute accuracies.
   torch::Tensor scores;
-  // The class of each sample, {N}; not defined: the target of a data::Example.
+  // The class of each sample, {N}. Undefined: the target of the data::Example.
   torch::Tensor labels = {};
-  // -1: the length of a data::Example. For batches of other types it must be set.
+  // The number of samples. -1: the length of the data::Example. For batches of other types it must be set.
   std::int64_t samples = -1;
 };
 
-// One step of the optimizer. Made on every rank, about this rank where nothing else is said.
+// One step of the optimizer. Every rank gets a report; values are this rank's where nothing else is said.
 struct StepReport {
   std::int64_t epoch = 0;    // from 0
-  std::int64_t step = 0;     // steps of the whole training, from 1; the same on all ranks
-  std::int64_t batch = 0;    // batches of this epoch that are done
-  std::int64_t batches = 0;  // batches of this epoch
+  std::int64_t step = 0;     // number of the step in the whole training, from 1; the same on all ranks
+  std::int64_t batch = 0;    // number of batches of this epoch that are done
+  std::int64_t batches = 0;  // number of batches of this epoch
   std::int64_t samples = 0;  // of this step
-  torch::Tensor loss;        // mean over its batches, one number without graph, on the device: reading it waits for it
+  torch::Tensor loss;        // mean over the step's batches, one number without graph, on the device: reading waits
   double learning_rate = 0;  // of the first parameter group, in this step
   double gradient_norm = std::numeric_limits<double>::quiet_NaN();  // before clipping; NaN without clip_grad_norm
   bool skipped = false;      // the optimizer took no step: loss or gradients were not finite
-  double seconds = 0;        // all of it
+  double seconds = 0;        // of the whole step
   double input_seconds = 0;  // waiting for batches
-  // What DistributedDataParallel has waited for other ranks and for gradients on their way, where that does not overlap
-  // with the backward pass (Reducer::comm_time). NaN on GPUs, which wait in place of the process.
+  // The time for which DistributedDataParallel has waited for other ranks and for gradients on their way, as far as it
+  // does not overlap with the backward pass (Reducer::comm_time). NaN on GPUs, which wait in place of the process.
   double communication_seconds = 0;
 };
 
-// The training part of an epoch: the same on all ranks but for the times.
+// The training part of an epoch. All values but the times are the same on all ranks.
 struct EpochReport {
   std::int64_t epoch = 0;
-  std::int64_t step = 0;     // the last one
+  std::int64_t step = 0;     // number of the last step
   std::int64_t samples = 0;  // of all ranks, since the training was started or resumed
-  // Mean over all samples of the epoch on all ranks, without those of skipped steps. NaN: every step was skipped.
+  // Mean over all samples of the epoch on all ranks, without the samples of skipped steps. NaN: every step was skipped.
   double loss = std::numeric_limits<double>::quiet_NaN();
   double learning_rate = 0;
   double seconds = 0;
   double input_seconds = 0;
-  double communication_seconds = 0;  // as in StepReport, and the small collectives of the Trainer after each step
+  double communication_seconds = 0;  // as in StepReport, plus the small collectives of the Trainer after each step
 
   // Where the time of this rank went, for report::RankTimes: "input", "compute" and, with other ranks, "communication".
-  // GPUs do not tell the last two apart: "compute and communication".
+  // On GPUs the last two cannot be told apart: "compute and communication".
   std::vector<std::pair<std::string, double>> seconds_by_part(int world_size) const;
 };
 
-// Exact over all ranks if the loader is (`exact`); the same on all ranks but for the time.
+// Exact over all ranks if the loader is `exact`. All values but the time are the same on all ranks.
 struct Evaluation {
   std::int64_t epoch = 0;
   std::int64_t step = 0;
   std::int64_t samples = 0;
   double loss = std::numeric_limits<double>::quiet_NaN();
-  // One for each of TrainerOptions::top_k; empty when steps give no scores. A sample whose scores hold a NaN counts as
-  // a wrong answer, here and in `confusion`.
+  // An accuracy for each k of TrainerOptions::top_k; empty if steps give no scores. A sample whose scores hold a NaN
+  // counts as a wrong answer, here and in `confusion`.
   std::vector<double> accuracies;
-  torch::Tensor confusion;  // int64 {C, C} when TrainerOptions::confusion_classes is set
-  bool is_best = false;     // by TrainerOptions::monitor, of all evaluations so far
+  torch::Tensor confusion;  // int64 {C, C}, if TrainerOptions::confusion_classes is set
+  bool is_best = false;     // the best of all evaluations so far, by TrainerOptions::monitor
   double seconds = 0;
 };
 
-// A checkpoint that is on the disk (with asynchronous checkpoints: that is being written).
+// A checkpoint that is on the disk; with asynchronous checkpoints, a checkpoint that is being written.
 struct CheckpointReport {
   std::int64_t epoch = 0;
   std::int64_t step = 0;
   std::filesystem::path path;
 };
 
-// The places where a program can look in. Each is called on every rank, in the thread of the training, and may make
-// collective calls. An exception ends the training: on all ranks if all throw, else the others learn of it as of any
-// failure of a rank.
+// Functions of the program that the Trainer calls. Each is called on every rank, in the thread of the training, and may
+// make collective calls. An exception ends the training. If only some ranks throw, the other ranks learn of it as of
+// any failure of a rank.
 struct TrainerCallbacks {
   std::function<void(const StepReport&)> on_step_end = {};
   std::function<void(const EpochReport&)> on_epoch_end = {};  // before the evaluation
@@ -104,12 +104,12 @@ enum class TrainingEnd {
 
 struct TrainingResult {
   TrainingEnd end = TrainingEnd::kFinished;
-  int signal = 0;           // that of kInterrupted; 0 for Trainer::stop. The same on all ranks
-  std::int64_t epochs = 0;  // that are done, those before a resumption included
+  int signal = 0;           // the signal of kInterrupted; 0 for Trainer::stop. The same on all ranks
+  std::int64_t epochs = 0;  // number of epochs done, with the epochs before a resumption
   std::int64_t steps = 0;
   double loss = std::numeric_limits<double>::quiet_NaN();  // of the last epoch that this call trained
-  std::optional<Evaluation> evaluation = {};               // the last one of this call
-  std::optional<double> best_metric = {};                  // by TrainerOptions::monitor, over the whole training
+  std::optional<Evaluation> evaluation = {};               // the last evaluation of this call
+  std::optional<double> best_metric = {};                  // of the whole training, by TrainerOptions::monitor
 };
 
 }  // namespace lockstep

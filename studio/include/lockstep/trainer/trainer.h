@@ -12,14 +12,14 @@
 //
 // It adds nothing of its own to the numbers: a step is zero_grad, forward and backward through
 // DistributedDataParallel, clipping, FiniteCheck, fused_step, the average of parameters. The weights are those of a
-// loop written by hand, bit for bit. For what its options do not offer, such as several optimizers, write such a loop:
+// loop written by hand, bit for bit. If its options do not suffice, as with several optimizers, write such a loop:
 // every part can be used without the Trainer.
 //
 // Every rank makes the same Trainer with the same options, and makes the same calls. All of them are collective, and
-// block. Options that differ are an error of the constructor on every rank, loaders with other numbers of batches and
-// communication hooks one of fit(). Not compared: callbacks, paths, signals, the profile, the seed, the number of a
-// device, and what only rank 0 uses. After another exception the ranks may be at different places: end the process
-// (ProcessGroupGuard tells the others). Not thread-safe, but stop() may be called from any thread.
+// block. If options differ, the constructor throws on every rank. If numbers of batches or communication hooks differ,
+// fit() throws on every rank. Not compared: callbacks, paths, signals, the profile, the seed, the number of a
+// device, and options that only rank 0 uses. After any other exception the ranks may be at different places: end the
+// process (ProcessGroupGuard tells the others). Not thread-safe, but stop() may be called from any thread.
 //
 // Errors: c10::Error and its kinds for arguments and groups, data::DataError, checkpoint::CheckpointError.
 #pragma once
@@ -48,36 +48,38 @@ namespace lockstep {
 enum class TrainingPrecision {
   kFloat32,
   kBFloat16,  // Autocast around each step function
-  kFloat16,   // the same in half precision, with a GradScaler, which skips steps that are not finite
+  kFloat16,   // Autocast in half precision, with a GradScaler, which skips steps that are not finite
 };
 
-// What an evaluation is judged by: for the best checkpoint and for early stopping.
+// The value that decides which evaluation is the best, for the best checkpoint and for early stopping.
 enum class Monitor {
   kLoss,      // lower is better
-  kAccuracy,  // that of the first of top_k; steps must give scores
+  kAccuracy,  // the accuracy of the first k of top_k; steps must give scores
 };
 
 struct TrainerOptions {
-  // How many in all. A resumed training counts those before it too.
+  // The number of epochs of the whole training. A resumed training counts the earlier epochs too.
   std::int64_t epochs = 1;
 
-  // Where the model goes, and the tensors of each data::Example. Empty: local_device().
+  // The device of the model and of the tensors of each data::Example. Empty: local_device().
   std::optional<torch::Device> device = {};
   TrainingPrecision precision = TrainingPrecision::kFloat32;
   // Lays out the kernels of convolutions, and the pictures of each data::Example, with the channels last in memory
-  // (to_memory_format). The scores of most convolutional models come sooner; on a CPU those of small pictures much
-  // sooner (after use_fast_convolution()). In the step, call reshape() where the results of a convolution are to be view()ed.
+  // (to_memory_format). Most convolutional models are faster then; on a CPU those of small pictures much
+  // sooner (after use_fast_convolution()). In the step, call reshape() where the results of a convolution are to be
+  // view()ed.
   bool channels_last = false;
 
   // Steps by fused_step (lockstep/nn/fused_step.h), as with fused=True in Python, where that has kernels for optimizer
   // and parameters. Off: all steps by the optimizer's own step(). A ZeroRedundancyOptimizer has an option of its own.
   bool fused = true;
 
-  // Null: the learning rate stays. Made for the same optimizer.
+  // Null: the learning rate is constant. The scheduler must be made for the same optimizer.
   std::shared_ptr<optim::LRScheduler> scheduler = nullptr;
   enum class Interval { kEpoch, kStep } scheduler_interval = Interval::kEpoch;
 
-  // Batches in a step of the optimizer. The last step of an epoch may have fewer. Losses are divided by their number.
+  // Batches in a step of the optimizer. The last step of an epoch may have fewer. Losses are divided by the number of
+  // batches.
   std::int64_t accumulation = 1;
   // When positive: the largest norm of all gradients of the optimizer's parameters together
   // (clip_grad_norm_).
@@ -99,35 +101,37 @@ struct TrainerOptions {
   // saved generators. Weights belong to the program: seed before it makes the model. The order of samples has the
   // loader's seed.
   std::uint64_t seed = 0;
-  // When positive: an epoch ends after so many batches, and so does an evaluation. For trying things out.
+  // When positive: an epoch and an evaluation end after this number of batches. For trying things out.
   std::int64_t limit_batches = 0;
 
-  // Epochs from one evaluation to the next. The last epoch has one too.
+  // Epochs from one evaluation to the next. The last epoch always has an evaluation.
   std::int64_t evaluate_every = 1;
   Monitor monitor = Monitor::kLoss;
   std::vector<std::int64_t> top_k = {1};
-  std::int64_t confusion_classes = 0;  // when positive: evaluations make a confusion matrix of so many classes
-  // When positive: stops after so many evaluations in a row that are not better by more than min_delta than the last
-  // one that was (as in Keras): small steps add up.
+  std::int64_t confusion_classes = 0;  // when positive: evaluations make a confusion matrix of this many classes
+  // When positive: stops after this many evaluations in a row that are not better. An evaluation is better if it beats
+  // the last better one by more than min_delta (as in Keras), so small improvements add up.
   std::int64_t patience = 0;
   double min_delta = 0.0;
 
-  // Empty: no checkpoints. Else the folder of a CheckpointManager, which rank 0 writes and all ranks read. Saved are
-  // the last state, after each epoch and again with its evaluation, and the best one. Without `resume`, the first save
-  // moves those of an earlier training into a new folder in it, "earlier-1" and so on. Nothing removes these.
+  // Empty: no checkpoints. Else the folder of a CheckpointManager, which rank 0 writes and all ranks read. The
+  // last state is saved after each epoch, and again with its evaluation; the best state is kept too. Without `resume`,
+  // the first save moves the checkpoints of an earlier training into a new subfolder, "earlier-1" and so on. Nothing
+  // removes them there.
   std::filesystem::path checkpoint_dir = {};
   int keep_last = 2;
   std::int64_t checkpoint_every_steps = 0;  // when positive: within epochs too
   bool asynchronous_checkpoints = false;
   // Goes on from the newest good checkpoint, with any number of ranks, also in mid-epoch. Without one it starts from
-  // the beginning, with a line in the log. A schedule of another length than the saved one (other `epochs`, other
-  // ranks) follows this training's, rates included. Another `monitor` begins a new search for the best evaluation.
+  // the beginning, with a line in the log. If the schedule has another length than the saved schedule (other
+  // `epochs`, another number of ranks), the new length and rates count. Another `monitor` begins a new search for the
+  // best evaluation.
   bool resume = false;
   // The names of the classes, in the order of their numbers. Checkpoints keep them, and a training with other names is
   // not resumed: kMismatch. Empty here or in the checkpoint: not checked.
   std::vector<std::string> classes = {};
 
-  // SIGINT and SIGTERM, where they would end the process: all ranks finish the step, save, and fit returns
+  // On: at SIGINT or SIGTERM, where it would end the process, all ranks finish the step and save, and fit() returns
   // kInterrupted. A second signal, a second later or more, ends the process.
   bool handle_signals = true;
 
@@ -147,8 +151,8 @@ struct LearningRateFinderOptions {
 // The range test of Smith (2015): the learning rate grows by the same factor in each step.
 struct LearningRates {
   std::vector<double> rates;
-  std::vector<double> losses;  // mean over ranks, smoothed; ends early where the loss has become 4 times the lowest
-  // Where the loss falls most steeply over the logarithm of the rate. Empty: it does not fall.
+  std::vector<double> losses;  // mean over ranks, smoothed; ends early when the loss is 4 times the lowest loss
+  // The rate at which the loss falls most steeply over the logarithm of the rate. Empty: the loss does not fall.
   std::optional<double> suggestion;
 };
 
@@ -167,8 +171,8 @@ class Trainer {
 
   // Trains up to options.epochs. `step(batch)` is called for each batch, with the model in training mode, and returns
   // the loss: a StepOutput or a tensor. All ranks must have the same number of batches in an epoch. Loaders see to
-  // that, except those with `exact`. `step` is called for evaluation too, with the model in evaluation mode and without
-  // gradients. It must call the module itself, not another wrapper.
+  // this, except loaders with `exact`. `step` is called for evaluation too, with the model in evaluation mode and
+  // without gradients. It must call the module itself, not another wrapper.
   template <typename S, typename B, typename Step>
   TrainingResult fit(data::DataLoaderOf<S, B>& train, Step step) {
     trainer_detail::LoaderFeed<S, B, Step> feed(train, step);
@@ -199,15 +203,15 @@ class Trainer {
   }
 
   // Reads the checkpoint with the best evaluation into the model: the averages, if there are any. evaluate() then gives
-  // that evaluation again. False if there is none.
+  // the same evaluation again. False if there is no such checkpoint.
   bool load_best();
 
-  // Does what a signal does: fit() returns after the present step if all ranks are asked in it, and after the next one
-  // if only some are. May be called in any thread, on one rank or more.
+  // Does what a signal does: fit() returns after the present step if all ranks are asked during this step, and after
+  // the next step if only some ranks are. May be called in any thread, on one rank or more.
   void stop() noexcept;
 
-  std::int64_t epoch() const;  // the one under way, or the next one
-  std::int64_t step() const;   // how many steps are done
+  std::int64_t epoch() const;  // the present epoch, or the next one
+  std::int64_t step() const;   // the number of steps that are done
   torch::Device device() const;
 
  private:

@@ -14,7 +14,7 @@
 
 namespace lockstep::data {
 
-// Pictures of 32 x 32 in memory (3 KiB each), transformed as those of an ImageFolder.
+// Pictures of 32 x 32 in memory (3 KiB each). Transforms work as for an ImageFolder.
 class Cifar : public ImageDataset {
  public:
   std::int64_t size() const override { return static_cast<std::int64_t>(labels_.size()); }
@@ -27,8 +27,8 @@ class Cifar : public ImageDataset {
     std::string folder;
     std::vector<std::string> pictures;
     std::string classes;
-    int label_bytes = 1;  // before each picture
-    int label_byte = 0;   // the one that counts
+    int label_bytes = 1;  // number of label bytes before each picture
+    int label_byte = 0;   // the number of the label byte that is used
     int num_classes = 10;
     std::string python_folder;
     std::string archive;
@@ -52,7 +52,7 @@ class Cifar10 : public Cifar {
  public:
   // Reads all pictures of the split into memory: 50,000 or 10,000. The files (data_batch_1.bin to data_batch_5.bin,
   // test_batch.bin, batches.meta.txt) are in `root` or in root/cifar-10-batches-bin. Throws DataError: kNotFound lists
-  // what is missing, kCorrupt says which file is damaged and how.
+  // the missing files, kCorrupt says which file is damaged and how.
   explicit Cifar10(const std::filesystem::path& root, bool train = true, Compose transform = Compose({ToTensor{}}));
 };
 

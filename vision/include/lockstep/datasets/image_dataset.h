@@ -23,9 +23,9 @@ enum class OnCorrupt {
   // stay in step. Without a loader get and get_batch throw SamplesToReplace, because a picture of a view's dataset need
   // not be in the view.
   kReplace,
-  // It is left out of its batch, which becomes smaller. Where nothing would be left of a batch, get_batch throws
-  // SkippedSample. A loader then takes the next good sample after the first one, so that ranks still make the same
-  // number of batches; with `exact` it leaves out the batch, so that no sample counts twice.
+  // The bad sample is left out of its batch, which becomes smaller. If all samples of a batch are bad, get_batch throws
+  // SkippedSample. A loader then takes the next good sample after the batch's first sample, so that ranks still make
+  // the same number of batches; with `exact` it leaves out the batch, so that no sample counts twice.
   kSkip,
 };
 
@@ -37,8 +37,8 @@ struct ImageOptions {
 struct CorruptFile {
   std::string name;
   std::string reason;
-  std::int64_t times = 0;   // how often it was needed
-  std::int64_t index = -1;  // of the sample
+  std::int64_t times = 0;   // how often the sample was needed
+  std::int64_t index = -1;  // the sample's index
 };
 
 // The bytes of a file, or pixels.
@@ -53,13 +53,13 @@ class ImageDataset : public Dataset {
   // or TenCrop the crops are a dimension in front. Random transforms draw with seed 0 and epoch 0.
   Example get(std::int64_t index) const override;
   // Data [n, c, h, w], target int64 [n]. Each sample is decoded and transformed directly into the batch. Throws
-  // SampleError, also when the shape of a sample differs from the first one (then a transform that fixes the size is
+  // SampleError, also if the shape of a sample differs from the first sample's (then a transform that fixes the size is
   // missing).
   Example get_batch(std::span<const std::int64_t> indices, const SampleContext& context = {}) const override;
 
-  // The corrupt files so far, in the order in which they were found. Any thread.
+  // The corrupt files so far, in the order in which they were found. Any thread may call it.
   std::vector<CorruptFile> corrupt_files() const;
-  // How many samples were skipped or replaced so far. Any thread.
+  // How many samples were skipped or replaced so far. Any thread may call it.
   std::int64_t corrupt_samples() const;
 
   const Compose& transform() const { return transform_; }
@@ -68,7 +68,7 @@ class ImageDataset : public Dataset {
   // Returns one picture. Bytes are in `scratch` or in memory that stays valid. Several threads call it at once.
   virtual Result<Picture> read_picture(std::int64_t index, std::vector<std::uint8_t>& scratch) const = 0;
   virtual std::int64_t label(std::int64_t index) const = 0;
-  // For messages.
+  // What messages call the sample.
   virtual std::string name(std::int64_t index) const = 0;
 
  private:

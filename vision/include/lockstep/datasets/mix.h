@@ -25,8 +25,8 @@ struct MixOptions {
 // types, alpha of 0 or below, num_classes below 1, and labels outside of the classes.
 Example mixup(const Example& batch, const MixOptions& options, CounterRandom& random);
 
-// Replaces a rectangle of each picture (data [n, c, h, w]) by that of its neighbour, and mixes targets by area. Throws
-// as mixup.
+// Replaces a rectangle of each picture (data [n, c, h, w]) by the same rectangle of its neighbour, and mixes the
+// targets by area. Throws as mixup.
 Example cutmix(const Example& batch, const MixOptions& options, CounterRandom& random);
 
 }  // namespace lockstep::data

@@ -17,7 +17,7 @@ struct Normalization {
   float standard_deviation = 1.0F;
 };
 
-// The values of PyTorch's MNIST examples. Those of Fashion-MNIST are 0.2860 and 0.3530.
+// The values of PyTorch's MNIST examples. For Fashion-MNIST use 0.2860 and 0.3530.
 inline constexpr Normalization kMnistNormalization{0.1307F, 0.3081F};
 
 struct MnistOptions {

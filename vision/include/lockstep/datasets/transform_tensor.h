@@ -1,4 +1,4 @@
-// Transforms of pictures that are tensors already, as those of CIFAR, of a TensorDataset or of a simulation:
+// Transforms of pictures that are tensors already, such as pictures of a TensorDataset or of a simulation:
 //
 //   Compose augment({RandomCrop{.size = 32, .padding = Padding{4}}, RandomHorizontalFlip{}, ToTensor{}});
 //   auto train = map_dataset(pictures, [augment](Example sample, const SampleContext& context) {

@@ -22,7 +22,7 @@ namespace lockstep::data {
 enum class ImageFormat { kJpeg, kPng, kBmp, kWebp, kPpm, kTiff };
 std::string_view to_string(ImageFormat format);
 
-// The format, from the first bytes. nullopt: none of these.
+// Returns the format of a file with these first bytes; nullopt: none of the formats above.
 std::optional<ImageFormat> image_format(std::span<const std::uint8_t> bytes);
 
 struct DecodeOptions {
@@ -44,8 +44,8 @@ struct DecodeOptions {
 // Errors: kCorrupt (truncated, damaged, too large), kUnsupported (another format, or a rare variant of one), kIo (not
 // enough memory).
 Result<Image> decode_image(std::span<const std::uint8_t> bytes, const DecodeOptions& options = {});
-// The same for a file of at most kMaxFileBytes; also kNotFound, kPermission, kIo. Messages begin with the path. An
-// empty file is kCorrupt.
+// decode_image for a file of at most kMaxFileBytes. Further errors: kNotFound, kPermission, kIo. Messages begin with
+// the path. An empty file is kCorrupt.
 Result<Image> decode_image(const std::filesystem::path& path, const DecodeOptions& options = {});
 
 // Width and height from the header: those of decode_image without apply_orientation. Sides are 1 to 2^28
@@ -53,7 +53,7 @@ Result<Image> decode_image(const std::filesystem::path& path, const DecodeOption
 Result<ImageSize> image_size(std::span<const std::uint8_t> bytes);
 // Reads only the beginning of the file if that is enough.
 Result<ImageSize> image_size(const std::filesystem::path& path);
-// Those of decode_image with the same options: turned with apply_orientation, kCorrupt above max_pixels.
+// The size of decode_image's result with the same options: turned with apply_orientation, kCorrupt above max_pixels.
 Result<ImageSize> image_size(std::span<const std::uint8_t> bytes, const DecodeOptions& options);
 
 // Files with more bytes are refused (kUnsupported): a sparse file can claim any size.

@@ -25,17 +25,17 @@ struct FolderIndex {
 struct FolderIndexOptions {
   // Classes without pictures are an error unless allowed.
   bool allow_empty = false;
-  // The endings of the names of samples, with the dot, in lower case. Empty: those of pictures.
+  // The endings of the names of samples, with the dot, in lower case. Empty: the endings of pictures, see below.
   std::vector<std::string> extensions = {};
-  // Decides for each path whether it is a sample, whatever its ending. Excludes extensions. Its exceptions pass
-  // through.
+  // Decides for each path whether it is a sample, whatever its ending. Excludes `extensions`. index_image_folder passes
+  // its exceptions on.
   std::function<bool(const std::string& path)> is_valid_file = {};
 };
 
 // Finds files whose names end in .jpg, .jpeg, .png, .ppm, .bmp, .pgm, .tif, .tiff or .webp, in upper or lower case (or
-// those that the options name), and ignores others. It also searches the subfolders of classes, and follows links,
-// except to a folder that contains them. It opens no file: as in torchvision, broken links, FIFOs and devices with such
-// a name are samples too, and loading them is an error. Folders that are removed meanwhile are left out.
+// in an ending that the options name), and ignores other files. Also searches the subfolders of classes, and follows
+// links, except a link to a folder that contains it. Opens no file: as in torchvision, broken links, FIFOs and devices
+// with such a name are samples too, and loading them is an error. Folders that are removed meanwhile are left out.
 //
 // Errors: kNotFound (no such folder, no class folder, a class without pictures), kInvalidArgument, kPermission, kIo.
 // Blocks.

@@ -23,7 +23,7 @@ struct ImageSize {
 class Image {
  public:
   static constexpr int kBytesPerPixel = 4;
-  // This many bytes after the last pixel may be read and overwritten; they have no meaning.
+  // The number of bytes after the last pixel that may be read and overwritten. These bytes have no meaning.
   static constexpr std::size_t kSlack = 64;
 
   Image() = default;
@@ -66,8 +66,8 @@ class Image {
   std::unique_ptr<std::uint8_t[], Free> bytes_;
 };
 
-// To height x width x 3 bytes without gaps, the layout of numpy and of most image libraries, and back. With `channels`
-// 1 the bytes are grey levels.
+// Convert a picture to height x width x 3 bytes without gaps, the layout of numpy and of most image libraries, and
+// back. With `channels` 1 the bytes are grey levels.
 std::vector<std::uint8_t> packed_bytes(const Image& image);
 Image image_from_packed(std::span<const std::uint8_t> bytes, ImageSize size, int channels = 3);
 

@@ -14,9 +14,9 @@ namespace lockstep::models {
 struct MobileNetV3Options {
   std::int64_t num_classes = 1000;
   std::int64_t in_channels = 3;
-  // The part of the activations before the last layer that is zero while training: in [0, 1).
+  // Dropout: the share of the activations before the last layer that is set to zero in training; in [0, 1).
   double dropout = 0.2;
-  // For pictures of about 32x32: the first convolution has no stride. The weights fit both kinds.
+  // For pictures of about 32x32: the first convolution has no stride. The weights have the same shapes either way.
   bool small_images = false;
 };
 

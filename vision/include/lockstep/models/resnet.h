@@ -47,8 +47,8 @@ class BasicBlockImpl : public torch::nn::Cloneable<BasicBlockImpl> {
 };
 TORCH_MODULE(BasicBlock);
 
-// A 1x1 convolution to out_channels / 4, a 3x3 one, which has the stride as in torchvision (ResNet v1.5), and a 1x1 one
-// to out_channels, around the same as in BasicBlock.
+// A 1x1 convolution to out_channels / 4, a 3x3 convolution, and a 1x1 convolution to out_channels, around an identity
+// or a 1x1 convolution as in BasicBlock. The 3x3 convolution has the stride, as in torchvision (ResNet v1.5).
 class BottleneckImpl : public torch::nn::Cloneable<BottleneckImpl> {
  public:
   BottleneckImpl(std::int64_t in_channels, std::int64_t out_channels, std::int64_t stride)

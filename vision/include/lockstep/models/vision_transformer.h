@@ -22,7 +22,7 @@ struct VisionTransformerOptions {
   std::int64_t num_heads = 12;
   std::int64_t hidden_dim = 768;
   std::int64_t mlp_dim = 3072;
-  // The parts of the activations, and of the attention weights, that are zero while training: in [0, 1).
+  // Dropout: the shares of the activations, and of the attention weights, that are set to zero in training; in [0, 1).
   double dropout = 0.0;
   double attention_dropout = 0.0;
   std::int64_t num_classes = 1000;
@@ -56,9 +56,10 @@ VisionTransformer vit_b_16(VisionTransformerOptions options = {});
 VisionTransformer vit_tiny(VisionTransformerOptions options = {});
 
 // A state dict for VisionTransformer with pictures of `image_size`, from one for another size or patch size: resizes
-// encoder.pos_embedding, as torchvision's interpolate_embeddings does (bicubic, corners aligned). It also renames what
-// torchvision's files from before 0.13 call mlp.linear_1 and mlp.linear_2; its own files on the web are of that age.
-// Tensors that do not change are those of `state`. A ValueError when encoder.pos_embedding is missing or no square.
+// encoder.pos_embedding, as torchvision's interpolate_embeddings does (bicubic, corners aligned). It also renames
+// mlp.linear_1 and mlp.linear_2, the names in torchvision's files from before 0.13, which include the files on the web.
+// Unchanged tensors are shared with `state`. A ValueError if encoder.pos_embedding is missing, or has no square number
+// of patches.
 torch::OrderedDict<std::string, torch::Tensor> interpolate_embeddings(
     std::int64_t image_size, std::int64_t patch_size, const torch::OrderedDict<std::string, torch::Tensor>& state);
 

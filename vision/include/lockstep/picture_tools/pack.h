@@ -34,7 +34,8 @@ class PackReader {
   const std::vector<std::string>& classes() const { return *classes_; }
 
   // About picture `index` of 0..size()-1; the index is not checked.
-  std::span<const std::uint8_t> bytes(std::int64_t index) const;  // valid while the reader or a copy of it lives
+  std::span<const std::uint8_t> bytes(
+      std::int64_t index) const;  // valid while the reader, or a copy of the reader, lives
   std::int64_t label(std::int64_t index) const { return entry(index).label; }
   std::string_view name(std::int64_t index) const;  // its path in the folder that was packed
 
@@ -89,7 +90,7 @@ struct PackOptions {
   int shorter_side = 0;
   int quality = 90;  // 1 to 100
   int threads = 0;   // 0: one for each core of this process
-  // Decodes all pictures and leaves out those that cannot be decoded. Otherwise they are an error, and without
+  // On: decodes all pictures and leaves out pictures that cannot be decoded. Off: such a picture is an error; without
   // shorter_side only the header of a picture is looked at.
   bool skip_corrupt = false;
 };
@@ -99,8 +100,8 @@ struct PackSummary {
   std::int64_t classes = 0;
   std::int64_t resized = 0;
   std::vector<std::string> left_out = {};  // "path: reason"
-  std::uint64_t bytes_before = 0;          // of the files of these pictures
-  std::uint64_t bytes_after = 0;           // of the pack
+  std::uint64_t bytes_before = 0;          // size of the files of the packed pictures
+  std::uint64_t bytes_after = 0;           // size of the pack
 };
 
 // Packs a folder of class folders (folder_index.h) in the order of its index, so that samples have the same indices as
