@@ -174,7 +174,9 @@ int run(int argc, char** argv) {
     write_ctest(std::filesystem::canonical("/proc/self/exe"), options);
     return EXIT_SUCCESS;
   }
-  return options.seconds > 0 ? run_each_in_fork(options.seconds) : RUN_ALL_TESTS();
+  // A death test starts the program again, with the same options.
+  const bool is_dying = !GTEST_FLAG_GET(internal_run_death_test).empty();
+  return options.seconds > 0 && !is_dying ? run_each_in_fork(options.seconds) : RUN_ALL_TESTS();
 }
 
 }  // namespace
