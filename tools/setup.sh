@@ -171,16 +171,16 @@ need_peers() {
   need_mpis
 }
 
-# compile_python VENV...: compiles the packages once. Without it, Python compiles at every start, because ./dev keeps it
-# from writing .pyc files, and the benches' peers would start slower than for their users.
+# compile_python VENV...: compiles the packages once, so that the first start of each of the benches' peers is not slower
+# than for its users.
 compile_python() {
   local venv
   for venv in "$@"; do
-    [[ "$(cat "$venv/.compiled" 2>/dev/null)" == "$(cat "$venv/.ready")" ]] && continue
+    [[ "$(cat "$venv/.precompiled" 2>/dev/null)" == "$(cat "$venv/.ready")" ]] && continue
     say "compiling the Python packages of $venv"
     # Some packages have files for a later Python.
     "$venv/bin/python" -m compileall -q -j 0 "$venv"/lib/python3*/site-packages >&2 || true
-    cp "$venv/.ready" "$venv/.compiled"
+    cp "$venv/.ready" "$venv/.precompiled"
   done
 }
 

@@ -1,17 +1,33 @@
 #include "support/process_ranks.h"
 
+#include <fcntl.h>
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <optional>
 #include <sstream>
 #include <stdexcept>
+#include <thread>
+#include <vector>
 
-#include "lockstep/launch/spawn.h"
+#include "launch/first_failure.h"
+#include "launch/job_services.h"
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/fd.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::test {
@@ -37,21 +53,6 @@ class FailureCollector : public testing::EmptyTestEventListener {
  private:
   std::string text_;
 };
-
-std::string current_test_name() {
-  const testing::TestInfo* test = testing::UnitTest::GetInstance()->current_test_info();
-  if (test == nullptr) throw std::logic_error("run_processes is for the body of a test");
-  return fmt::format("{}.{}", test->test_suite_name(), test->name());
-}
-
-// Calls are counted within a test: the ranks run that test alone, the parent may have run others before.
-int next_call_number(const std::string& test) {
-  static std::string current;
-  static int calls = 0;
-  if (test != current) calls = 0;
-  current = test;
-  return ++calls;
-}
 
 template <typename T>
 std::string added(const std::set<T>& before, const std::set<T>& now) {
@@ -108,18 +109,6 @@ void expect_nothing_left(const Leftovers& before) {
 
 namespace {
 
-// Runs this test again, from the start up to its next spawn.
-launch::SpawnOptions spawn_options(int world, const std::string& test) {
-  launch::SpawnOptions options;
-  options.nprocs = world;
-  options.call_number = next_call_number(test);
-  options.argv = {testing::internal::GetArgvs().front(), "--gtest_filter=" + test, "--gtest_also_run_disabled_tests",
-                  "--gtest_brief=1"};
-  // Sharding is up to the parent, and the report file is the parent's.
-  options.environment = {{"GTEST_TOTAL_SHARDS", "1"}, {"GTEST_SHARD_INDEX", "0"}, {"GTEST_OUTPUT", ""}};
-  return options;
-}
-
 // With LOCKSTEP_TEST_MACHINES=n this rank acts as if it ran on machine rank % n, unless LOCKSTEP_MACHINE is set.
 void take_place(int rank) {
   const char* machines = std::getenv("LOCKSTEP_TEST_MACHINES");
@@ -127,48 +116,201 @@ void take_place(int rank) {
   ::setenv("LOCKSTEP_MACHINE", fmt::format("machine{}", rank % std::atoi(machines)).c_str(), /*replace=*/0);
 }
 
+// A fork has only the thread that forks, so whatever the other threads were doing stays half done in it.
+void expect_one_thread() {
+#ifndef __SANITIZE_THREAD__  // which has a thread of its own
+  const std::filesystem::directory_iterator tasks("/proc/self/task");
+  if (std::distance(begin(tasks), end(tasks)) != 1) {
+    throw std::logic_error("run_processes forks: expected this thread alone, found several; call it before they start");
+  }
+#endif
+}
+
+struct Rank {
+  pid_t pid = -1;
+  Fd report;     // the text of its failures, in memory
+  Fd variables;  // a pipe: its environment
+};
+
+void write_all(int fd, std::string_view text) {
+  const ssize_t size = write(fd, text.data(), text.size());
+  if (size != static_cast<ssize_t>(text.size())) throw std::runtime_error("write failed");
+}
+
+std::string read_all(int fd) {
+  std::string text;
+  std::array<char, 4096> buffer{};
+  for (ssize_t size = 0; (size = read(fd, buffer.data(), buffer.size())) > 0;) text.append(buffer.data(), size);
+  return text;
+}
+
+[[noreturn]] void run_rank(int rank, const std::function<void(int rank)>& fn, int report, int variables) {
+  std::string failure;
+  try {
+    std::istringstream lines(read_all(variables));
+    if (lines.view().empty()) _exit(EXIT_FAILURE);  // the test has failed meanwhile
+    close(variables);
+    for (std::string name, value; std::getline(lines, name, '=') && std::getline(lines, value);) {
+      ::setenv(name.c_str(), value.c_str(), /*replace=*/1);
+    }
+    const FailureCollector& failures = FailureCollector::start();
+    take_place(rank);
+    fn(rank);
+    failure = failures.text();
+  } catch (const std::exception& error) {
+    failure = fmt::format(" threw: {}", error.what());
+  } catch (...) {
+    failure = " threw an exception that is not derived from std::exception";
+  }
+  write_all(report, failure);
+  std::exit(failure.empty() ? EXIT_SUCCESS : EXIT_FAILURE);
+}
+
+// `before`: the ranks that run by now, whose descriptors are not for this one.
+Rank fork_rank(int rank, const std::function<void(int rank)>& fn, std::vector<Rank>& before) {
+  std::array<int, 2> pipe{-1, -1};
+  Rank result;
+  result.report.reset(memfd_create("report", MFD_CLOEXEC));
+  if (!result.report.valid() || pipe2(pipe.data(), O_CLOEXEC) != 0) throw std::runtime_error("no descriptor is left");
+  result.variables.reset(pipe[1]);
+  result.pid = fork();
+  if (result.pid < 0) throw std::runtime_error("fork failed");
+  if (result.pid == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    setsid();
+    before.clear();
+    result.variables.reset();
+    run_rank(rank, fn, result.report.get(), pipe[0]);
+  }
+  close(pipe[0]);
+  return result;
+}
+
+std::string end_of(int rank, Rank& ended, int status) {
+  lseek(ended.report.get(), 0, SEEK_SET);
+  const std::string text = read_all(ended.report.get());
+  if (WIFSIGNALED(status)) {
+    return fmt::format("rank {} was killed by SIG{}{}\n", rank, sigabbrev_np(WTERMSIG(status)), text);
+  }
+  if (WEXITSTATUS(status) == 0) return {};
+  return fmt::format("rank {}{}\n", rank, text.empty() ? fmt::format(" exited with {}", WEXITSTATUS(status)) : text);
+}
+
+// Ranks that run, and what launch::spawn gives them: variables, a store, word of ranks that have ended.
+class ForkedRanks {
+ public:
+  ForkedRanks(int world, const std::function<void(int rank)>& fn) {
+    expect_one_thread();
+    std::fflush(nullptr);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    for (int rank = 0; rank < world; ++rank) ranks_.push_back(fork_rank(rank, fn, ranks_));
+    job_.local_world_size = job_.world_size = world;
+    job_.job_key = launch::make_job_key().value();
+    services_.emplace(launch::JobServices::start(job_).value());  // which has threads
+    for (int rank = 0; rank < world; ++rank) {
+      std::string text;
+      for (const auto& [name, value] : worker_variables(job_, rank)) text += fmt::format("{}={}\n", name, value);
+      write_all(ranks_[rank].variables.get(), text);
+      ranks_[rank].variables.reset();
+    }
+  }
+  ~ForkedRanks() {
+    for (const Rank& rank : ranks_) {
+      if (rank.pid > 0) kill(rank.pid, SIGKILL);
+    }
+    wait(Deadline::never(), /*all=*/true);
+  }
+  ForkedRanks(const ForkedRanks&) = delete;
+  ForkedRanks& operator=(const ForkedRanks&) = delete;
+
+  // Blocks until all have ended or one has failed. After the first failure and after `deadline` all ranks get SIGTERM,
+  // and SIGKILL `grace` later. Returns what went wrong, in order of time.
+  std::string finish(std::chrono::milliseconds timeout, std::chrono::milliseconds grace) {
+    wait(Deadline::after(timeout), /*all=*/false);
+    if (running() > 0 && failures_.empty())
+      failures_ = fmt::format("{} ranks still ran after {}\n", running(), timeout);
+    for (const Rank& rank : ranks_) {
+      if (rank.pid > 0) kill(rank.pid, SIGTERM);
+    }
+    wait(Deadline::after(grace), /*all=*/true);
+    return failures_;
+  }
+
+ private:
+  long running() const {
+    return std::ranges::count_if(ranks_, [](const Rank& rank) { return rank.pid > 0; });
+  }
+
+  void wait(Deadline deadline, bool all) {
+    Deadline look = Deadline::after(launch::kLookAtEarlyEnds);
+    while (running() > 0 && !deadline.expired() && (all || failures_.empty())) {
+      for (int rank = 0; rank < job_.world_size; ++rank) reap(rank);
+      if (look.expired() && !ended_.empty()) {
+        static_cast<void>(tell_of_early_ends(job_, ended_));
+        look = Deadline::after(launch::kLookAtEarlyEnds);
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(500));
+    }
+  }
+  void reap(int number) {
+    Rank& rank = ranks_[number];
+    int status = 0;
+    if (rank.pid < 0 || waitpid(rank.pid, &status, WNOHANG) != rank.pid) return;
+    rank.pid = -1;
+    const std::string failure = end_of(number, rank, status);
+    failures_ += failure;
+    if (failure.empty()) ended_.push_back(number);
+  }
+
+  launch::JobSpec job_;
+  std::optional<launch::JobServices> services_;
+  std::vector<Rank> ranks_;
+  std::vector<int> ended_;  // with 0, until they are known to have joined the others
+  std::string failures_;
+};
+
+// What ranks have started ends with them, as under launch::spawn.
+void kill_orphans(const std::set<pid_t>& before) {
+  for (bool found = true; found;) {
+    found = false;
+    for (const pid_t child : children_of(getpid())) {
+      if (before.contains(child)) continue;
+      kill(child, SIGKILL);
+      found = waitpid(child, nullptr, 0) == child;
+    }
+  }
+}
+
+std::string run_ranks(int world, const std::function<void(int rank)>& fn, std::chrono::milliseconds timeout,
+                      std::chrono::milliseconds grace) {
+  const Leftovers before = Leftovers::now();
+  const std::string failures = ForkedRanks(world, fn).finish(timeout, grace);
+  kill_orphans(before.children);
+  expect_nothing_left(before);
+  return failures;
+}
+
 }  // namespace
 
 void run_processes(int world, const std::function<void(int rank)>& fn, std::chrono::seconds deadline) {
-  const std::string test = current_test_name();
-  const Leftovers before = Leftovers::now();
-  launch::SpawnOptions options = spawn_options(world, test);
-  options.timeout = deadline;
-  options.grace = std::chrono::milliseconds(500);
-  const Status status = launch::spawn(
-      [&fn](int rank) {
-        const FailureCollector& failures = FailureCollector::start();
-        take_place(rank);
-        fn(rank);
-        if (!failures.text().empty()) throw std::runtime_error("test failures:" + failures.text());
-      },
-      options);
-  EXPECT_TRUE(status.ok()) << status.message();
-  expect_nothing_left(before);
+  EXPECT_EQ(run_ranks(world, fn, deadline, std::chrono::milliseconds(500)), "");
 }
 
 void run_processes_with_a_victim(int world, int victim,
                                  const std::function<void(int rank, const std::filesystem::path& report)>& fn,
                                  const std::function<void(const std::filesystem::path& report)>& check) {
-  const std::string test = current_test_name();
-  const Leftovers before = Leftovers::now();
   const SharedScratchFolder reports;
-  launch::SpawnOptions options = spawn_options(world, test);
-  options.timeout = std::chrono::seconds(100);
-  options.grace = std::chrono::seconds(60);
-  const Status status = launch::spawn(
+  const std::string failures = run_ranks(
+      world,
       [&](int rank) {
-        take_place(rank);
-        if (rank != victim) signal(SIGTERM, SIG_IGN);  // spawn stops the others when one fails; they must write first
+        if (rank != victim) signal(SIGTERM, SIG_IGN);  // the others get SIGTERM when one fails; they must write first
         fn(rank, reports.path(std::to_string(rank)));
       },
-      options);
-  EXPECT_NE(status.message().find("SIGKILL"), std::string::npos) << status.message();
-  EXPECT_NE(status.message().find("rank " + std::to_string(victim)), std::string::npos) << status.message();
+      std::chrono::seconds(100), std::chrono::seconds(60));
+  EXPECT_NE(failures.find(fmt::format("rank {} was killed by SIGKILL", victim)), std::string::npos) << failures;
   for (int rank = 0; rank < world; ++rank) {
     if (rank != victim) check(reports.path(std::to_string(rank)));
   }
-  expect_nothing_left(before);
 }
 
 }  // namespace lockstep::test

@@ -11,16 +11,17 @@
 
 namespace lockstep::test {
 
-// Runs fn(rank) in `world` fresh processes with launch::spawn; each starts this test program with a filter for the
-// current test, so the test's body up to this call (and its fixture) runs in each of them. In fn the environment is
-// that of a launcher. EXPECT and ASSERT failures, exceptions, signals and exit codes in a rank fail the current test,
-// with the rank and the message, and so does a rank that takes longer than `deadline`. Afterwards it is checked that
-// nothing is left: no child processes, no descriptors, no /dev/shm entries of Lockstep.
+// Runs fn(rank) in `world` forks of this process, which must have no other thread yet: call it first in a test's body.
+// A fork begins in a millisecond, where a new process with LibTorch takes 0.2 seconds of a core. In fn the environment
+// is that of a launcher. EXPECT and ASSERT failures, exceptions, signals and exit codes in a rank fail the current
+// test, with the rank and the message, and so does a rank that takes longer than `deadline`. What a rank has started is
+// killed at its end. Afterwards it is checked that nothing is left: no child processes, no descriptors, no /dev/shm
+// entries of Lockstep.
 //
 // When LOCKSTEP_TEST_MACHINES is set, the ranks act as if they ran on that many machines: they share memory only with
 // ranks of their own machine, and reach the others through the loopback interface.
 //
-// May be called several times in one test, in the same order in every process. Not from SetUpTestSuite.
+// May be called several times in one test.
 void run_processes(int world, const std::function<void(int rank)>& fn,
                    std::chrono::seconds deadline = std::chrono::seconds(100));
 

@@ -38,8 +38,8 @@ class ScratchFolder {
   std::filesystem::path path_;
 };
 
-// The same folder in a test and in the ranks that it starts afterwards, which run the test's body up to that point too.
-// The test's object removes it, also when ranks have been killed. One at a time.
+// The same folder in a test and in the ranks that it starts afterwards, also those that run the test's body up to
+// there. The test's object removes it, also when ranks have been killed. One at a time.
 class SharedScratchFolder {
  public:
   SharedScratchFolder() {
