@@ -163,6 +163,7 @@ TEST(RunOptions, AnEmptyValueTakesNoWord) {
   }
   EXPECT_GT(accepted, 20);
   EXPECT_EQ(parse("--rdzv-id= ./train").value().run_id, "");
+  EXPECT_EQ(parse("--role= ./train").value().role, "default");
 }
 
 TEST(RunOptions, AMissingValueIsNotTheNextOption) {
@@ -241,6 +242,7 @@ TEST(RunOptions, MistakesAreNamed) {
   EXPECT_NE(message("--nnodes 1:2 --master-addr a --node-rank 0 x").find("fixed number"), std::string::npos);
   EXPECT_NE(message("--nnodes 2 --standalone x").find("--standalone is for one node"), std::string::npos);
   EXPECT_NE(message("--rdzv-conf bogus=1 x").find("--rdzv-conf bogus"), std::string::npos);
+  EXPECT_NE(message("--rdzv-conf join_timeout=0 x").find("expected more than 0 seconds"), std::string::npos);
   EXPECT_NE(message("--rdzv-conf join_timeout=soon x").find("expected seconds"), std::string::npos);
   EXPECT_NE(message("--local-ranks-filter 0,x y").find("--local-ranks-filter 'x'"), std::string::npos);
   EXPECT_NE(message("--tee 4 x").find("--tee: '4'"), std::string::npos);
