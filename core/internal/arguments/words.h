@@ -24,16 +24,16 @@ struct Words {
 //   --nproc 2         becomes --nproc-per-node 2, if no other option begins like that
 //   PET_NNODES=2      becomes --nnodes=2, if the command line has no --nnodes
 //
-// Throws CLI::ParseError for an option without a value, for a number that is none (nan), for an unknown command and,
-// for a command that ends with the name of a program, for an unknown option. What follows "--" or that name stays as it
-// is.
+// Throws CLI::ParseError for an option without a value, for an unknown command and, for a command that ends with the
+// name of a program, for an unknown option. What follows "--" or that name stays as it is.
 Words plain_words(const CLI::App& app, const std::vector<std::string>& words);
 
 // An error about an option whose value is that of a variable names the variable too.
 CLI::ParseError with_variable(const Words& words, const CLI::ParseError& error);
 
-// Makes the last one of an option's values count, as argparse does.
-void let_the_last_count(CLI::App& app);
+// Makes the last one of an option's values count and reads whole numbers as decimal ones, as argparse does. Errors
+// begin with "lockstep: ".
+void follow_argparse(CLI::App& app);
 
 // Parses with these rules. `words` are without the name of `lockstep`.
 void parse_words(CLI::App& app, const std::vector<std::string>& words);

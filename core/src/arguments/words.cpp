@@ -5,8 +5,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cmath>
+#include <cstdint>
+#include <functional>
 #include <optional>
+#include <type_traits>
 
 #include "base/number_text.h"
 #include "base/printable.h"
@@ -31,6 +33,32 @@ std::string with_dashes(std::string name) {
 
 std::string full_name(const CLI::Option& option) {
   return "--" + option.get_lnames().front();
+}
+
+// Writes a number as CLI11 reads the same one. CLI11 alone would take 010 for 8 and 0x50 for 80, and its limits let NaN
+// pass. Returns what is wrong, or nothing.
+template <typename T>
+std::string rewrite_number(std::string& value, const char* expected) {
+  const std::optional<T> number = number_from_text<T>(value);
+  if (!number || *number != *number) return fmt::format("expected {}, found '{}'", expected, printable(value));
+  if constexpr (std::is_integral_v<T>) value = fmt::format("{}", *number);
+  return {};
+}
+
+// Checks a value before CLI11 does.
+std::function<std::string(std::string&)> first_check(const std::string& type) {
+  if (type.starts_with("UINT")) {
+    return [](std::string& value) { return rewrite_number<std::uint64_t>(value, "a whole number, 0 or more"); };
+  }
+  if (type.starts_with("INT")) {
+    return [](std::string& value) { return rewrite_number<std::int64_t>(value, "a whole number"); };
+  }
+  if (type.starts_with("FLOAT")) return [](std::string& value) { return rewrite_number<double>(value, "a number"); };
+  const std::size_t words = type.find(":{");
+  if (words == std::string::npos) return nullptr;
+  return [words = type.substr(words + 1)](std::string& value) {
+    return value.empty() ? fmt::format("expected one of {}, found ''", words) : std::string();
+  };
 }
 
 class Reader {
@@ -86,7 +114,6 @@ class Reader {
       return result_.words.push_back(name + word.substr(std::min(equals, word.size())));
     }
     const std::string value = equals != std::string::npos ? word.substr(equals + 1) : next_value(name);
-    check_number(*option, name, value);
     const bool as_one = equals != std::string::npos && !value.empty();
     result_.words.push_back(as_one ? name + "=" + value : name);
     if (!as_one) result_.words.push_back(value);
@@ -100,12 +127,6 @@ class Reader {
     if (!is_option) return word;
     throw mistake(fmt::format(
         "{0}: its value is missing: {1} is the next option; if it is meant as the value, write {0}={1}", name, word));
-  }
-
-  // CLI11's limits let it pass, since it is neither below nor above them.
-  static void check_number(const CLI::Option& option, const std::string& name, const std::string& value) {
-    const auto number = option.get_type_name().starts_with("FLOAT") ? number_from_text<double>(value) : std::nullopt;
-    if (number && std::isnan(*number)) throw mistake(fmt::format("{} {}: expected a number", name, value));
   }
 
   const CLI::Option* find(const std::string& typed) const {
@@ -138,7 +159,6 @@ class Reader {
       const auto value = Environment::of_process().get(variable);
       if (!value || value->empty()) continue;
       const std::string name = full_name(*option);
-      check_number(*option, name, *value);
       result_.from_variables.emplace_back(name, variable);
       more.push_back(name + "=" + *value);
     }
@@ -168,15 +188,19 @@ CLI::ParseError with_variable(const Words& words, const CLI::ParseError& error) 
   return error;
 }
 
-void let_the_last_count(CLI::App& app) {
+void follow_argparse(CLI::App& app) {
+  app.failure_message([](const CLI::App* failed, const CLI::Error& error) {
+    return "lockstep: " + CLI::FailureMessage::simple(failed, error);
+  });
   for (CLI::Option* option : app.get_options([](const CLI::Option*) { return true; })) {
     if (option->get_items_expected_max() == 1) option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    if (const auto check = first_check(option->get_type_name())) option->transform(CLI::Validator(check, ""));
   }
-  for (CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) let_the_last_count(*command);
+  for (CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) follow_argparse(*command);
 }
 
 void parse_words(CLI::App& app, const std::vector<std::string>& words) {
-  let_the_last_count(app);
+  follow_argparse(app);
   std::vector<std::string> plain = plain_words(app, words).words;
   std::reverse(plain.begin(), plain.end());
   app.parse(std::move(plain));

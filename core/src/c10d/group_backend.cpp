@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <numeric>
 #include <utility>
 
 #include "c10d/call_checks.h"
@@ -94,7 +95,8 @@ c10::intrusive_ptr<c10d::Backend> GroupBackend::split(const c10::intrusive_ptr<c
     MutexLock lock(mutex_);
     number = ++splits_[members];
   }
-  part.store = std::make_shared<comm::PrefixStore>(fmt::format("{}#{}", members, number), membership_.store);
+  part.store =
+      watched(std::make_shared<comm::PrefixStore>(fmt::format("{}#{}", members, number), membership_.store), ranks);
   return create_part(std::move(part));
 }
 
@@ -108,8 +110,11 @@ c10::intrusive_ptr<c10d::Backend> GroupBackend::make_twin(const std::string& nam
     MutexLock lock(mutex_);
     number = ++twins_;
   }
-  twin.store =
-      std::make_shared<comm::PrefixStore>(fmt::format("{}/twin#{}", membership_.name, number), membership_.store);
+  std::vector<int> ranks(size_);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  twin.store = watched(
+      std::make_shared<comm::PrefixStore>(fmt::format("{}/twin#{}", membership_.name, number), membership_.store),
+      std::move(ranks));
   return create_twin(std::move(twin));
 }
 

@@ -13,6 +13,7 @@
 #include "engine/core/failure.h"
 #include "engine/core/group_registry.h"
 #include "lockstep/c10d/collectives.h"
+#include "lockstep/c10d/group_backend.h"
 #include "lockstep/store/prefix_store.h"
 #include "store/membership/same_choice.h"
 
@@ -71,6 +72,19 @@ void refuse_to_join(const World::Facts& facts, const World::Members& members, co
       {ErrorCode::kMismatch, fmt::format("rank(s) {} could not take part: {}", facts.rank, plain_text(error))});
 }
 
+// The store of the world, in which a wait for these ranks of the world fails once one of them is gone.
+std::shared_ptr<comm::Store> watched_store(const World::Facts& facts, const std::vector<int>& ranks) {
+  const ProcessGroup world = World::of_process().default_group("new_group");
+  std::shared_ptr<comm::Store> store = facts.store;
+  std::set<const c10d::Backend*> seen;
+  for (const at::Device& device : world->getDeviceTypes()) {
+    const auto backend = world->getBackend(device.type());
+    const auto* const ours = dynamic_cast<const GroupBackend*>(backend.get());
+    if (ours != nullptr && seen.insert(ours).second) store = ours->watched(std::move(store), ranks);
+  }
+  return store;
+}
+
 // `members.ranks` has the global ranks by group rank. `key` is the prefix of the group's keys in the store. No other
 // group of these members has the same.
 ProcessGroup make_group(World::Members members, const std::string& key, const GroupOptions& options,
@@ -90,11 +104,14 @@ ProcessGroup make_group(World::Members members, const std::string& key, const Gr
     members.rank = static_cast<int>(found - members.ranks.begin());
     const auto timeout = options.timeout > std::chrono::milliseconds::zero() ? options.timeout : facts.timeout;
     const Deadline deadline = Deadline::after(timeout);
-    check_same_backends(facts, members, key, choice, options.backend.empty(), deadline, caller);
+    World::Facts watching = facts;
+    watching.store = watched_store(facts, members.ranks);
+    check_same_backends(watching, members, key, choice, options.backend.empty(), deadline, caller);
     // Joining gets the time that is left. Later operations get the whole timeout.
-    backends = make_backends(choice, {std::make_shared<comm::PrefixStore>("groups/" + key, facts.store), members.name,
-                                      members.rank, members.ranks, records_of(members.ranks, *facts.members),
-                                      deadline.remaining_ms(), facts.place.local_rank, options.backend_options});
+    backends =
+        make_backends(choice, {std::make_shared<comm::PrefixStore>("groups/" + key, watching.store), members.name,
+                               members.rank, members.ranks, records_of(members.ranks, *facts.members),
+                               deadline.remaining_ms(), facts.place.local_rank, options.backend_options});
     for (const DeviceBackend& one : backends) one.backend->setTimeout(timeout);
   }
   ProcessGroup group = make_handle(members, facts.store, backends);

@@ -21,6 +21,8 @@ namespace {
 
 // How long the rank that serves the store waits for the others when it leaves in order.
 constexpr std::chrono::milliseconds kPartingTime{5000};
+// The same after an error, where its timeout is nearer than that.
+constexpr std::chrono::milliseconds kLeastPartingTime{1000};
 
 [[noreturn]] void reject(ErrorCode code, const std::string& text) {
   throw ArgumentError(code, "init_process_group: " + text);
@@ -143,7 +145,7 @@ void check_same_backends(comm::Rendezvous& met, const BackendChoice& backends, b
                                               {text_of(backends), is_default, "backends"}, deadline);
   if (same.ok()) return;
   // This rank may host the store from which the others read the same.
-  static_cast<void>(met.release(kPartingTime));
+  static_cast<void>(met.release(std::clamp(deadline.remaining_ms(), kLeastPartingTime, kPartingTime)));
   throw_status(same, fmt::format("init_process_group: rank {}", met.rank));
 }
 

@@ -6,6 +6,7 @@
 #include "c10d/collective_call.h"
 #include "c10d/group_core.h"
 #include "c10d/group_errors.h"
+#include "c10d/watched_store.h"
 #include "lockstep/c10d/errors.h"
 
 namespace lockstep {
@@ -169,6 +170,11 @@ void ProcessGroupLockstep::refuse(const std::string& reason) {
 
 void ProcessGroupLockstep::shutdown() {
   leave(*core_);
+}
+
+std::shared_ptr<comm::Store> ProcessGroupLockstep::watched(std::shared_ptr<comm::Store> store,
+                                                           std::vector<int> ranks) const {
+  return make_watched_store(std::move(store), core_, std::move(ranks));
 }
 
 Status ProcessGroupLockstep::health() const {

@@ -63,6 +63,9 @@ Result<bool> flag_of(std::string_view key, std::string_view text) {
 Status apply_setting(std::string_view key, std::string_view value, launch::NodesOptions& nodes) {
   if (key == "join_timeout" || key == "timeout") {
     LOCKSTEP_ASSIGN_OR_RETURN(nodes.join_timeout, seconds_of(key, value));
+    if (nodes.join_timeout <= std::chrono::milliseconds::zero()) {
+      return wrong(fmt::format("--rdzv-conf {}='{}': expected more than 0 seconds", key, value));
+    }
   } else if (key == "last_call_timeout") {
     LOCKSTEP_ASSIGN_OR_RETURN(nodes.last_call, seconds_of(key, value));
   } else if (key == "silence") {

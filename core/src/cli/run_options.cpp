@@ -165,7 +165,7 @@ Result<launch::JobOptions> to_job_options(const RunArguments& arguments, const M
   job.tee = *tee;
   job.log_dir = arguments.log_dir;
   LOCKSTEP_ASSIGN_OR_RETURN(job.shown_local_ranks, parse_local_ranks(arguments.local_ranks_filter));
-  job.role = arguments.role;
+  if (!arguments.role.empty()) job.role = arguments.role;
   job.max_restarts = arguments.max_restarts;
   LOCKSTEP_ASSIGN_OR_RETURN(job.standby_after, parse_standby(arguments.standby));
   job.grace = std::chrono::milliseconds(static_cast<std::int64_t>(arguments.grace_seconds * 1000));

@@ -141,7 +141,7 @@ int run_program(int argc, char** argv, const ApplyConfig& apply_config) {
   const std::vector<std::string>& words = plain.words;
   auto dashes = words.end();
   try {
-    let_the_last_count(app);
+    follow_argparse(app);
     plain = plain_words(app, {argv + 1, argv + argc});
     dashes = std::find(words.begin(), words.end(), "--");
     app.parse(std::vector<std::string>(std::make_reverse_iterator(dashes), words.rend()));

@@ -324,6 +324,9 @@ bool Communicator::any_broken() {
 std::uint64_t Communicator::sequence() const {
   return group_->sequence();
 }
+Status Communicator::check_present(const std::vector<int>& ranks) const {
+  return origin_.is_this_process() ? group_->check_present(ranks) : Status();
+}
 std::vector<int> Communicator::absent(std::uint64_t sequence) const {
   return origin_.is_this_process() ? group_->absent(sequence) : std::vector<int>();
 }

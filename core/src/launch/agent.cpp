@@ -135,8 +135,9 @@ Result<JobEnd> run_attempts(const JobOptions& options, JobSpec job, Consoles& co
     if (!result.leftovers.ok() || job.restart_count >= options.max_restarts) {
       return JobEnd{exit_code_of(result.failure->exit), false, result.failure};
     }
-    err.say(fmt::format("lockstep: starting all {} workers again (restart {} of {})", options.workers,
-                        job.restart_count + 1, options.max_restarts));
+    const std::string who = options.workers == 1 ? "the worker" : fmt::format("all {} workers", options.workers);
+    err.say(fmt::format("lockstep: starting {} again (restart {} of {})", who, job.restart_count + 1,
+                        options.max_restarts));
   }
 }
 

@@ -200,6 +200,9 @@ Status Host::check_waiting() {
     LOCKSTEP_ASSIGN_OR_RETURN(const Bytes why, store_.get(refused[0], deadline_));
     return status_from(why);
   }
+  // A store that watches the ranks says here that one of them is gone.
+  const Status watched = store_.wait(refused, Deadline::after(std::chrono::nanoseconds(0)));
+  if (watched.code() == ErrorCode::kPeerFailed) return watched.with_context(fmt::format("group '{}'", options_.name));
   if (!deadline_.expired()) return {};
   std::vector<int> missing;
   for (int rank = 1; rank < options_.group_size; ++rank) {

@@ -112,8 +112,9 @@ std::vector<RunningJob> running_jobs() {
   for (const Process& process : processes) {
     if (!is_ours(process) || process.name != kSupervisor) continue;
     const std::optional<Process> launcher = find_process(process.parent);
-    // A supervisor without its launcher is about to end.
-    if (!launcher || process.parent == 1 || !is_ours(*launcher)) continue;
+    if (!launcher || !is_ours(*launcher)) continue;
+    // Process 1 is a launcher in a container. Elsewhere it has inherited a supervisor that is about to end.
+    if (process.parent == 1 && !is_run(*launcher)) continue;
     launcher_of[process.pid] = launcher->pid;
     by_launcher[launcher->pid].launcher = *launcher;
   }

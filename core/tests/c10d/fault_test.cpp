@@ -9,6 +9,7 @@
 #include <fstream>
 #include <thread>
 
+#include "c10d/own_group.h"
 #include "c10d/ranks.h"
 #include "lockstep/c10d/process_group_lockstep.h"
 #include "lockstep/store/rendezvous.h"
@@ -139,6 +140,50 @@ TEST(KilledRankFault, PollingAndFuturesEndWithAnErrorThatNamesIt) {
         const std::string text{std::istreambuf_iterator<char>(file), {}};
         EXPECT_NE(text.find("rank 1 (pid"), std::string::npos) << text;
       });
+}
+
+// Rank 1 dies before the others make a group with it. They do not wait for the timeout.
+void die_before_a_new_group(int world, const std::function<void(int rank)>& make) {
+  run_processes_with_a_victim(
+      world, /*victim=*/1,
+      [&](int rank, const std::filesystem::path& report) {
+        const ProcessGroupGuard group;
+        barrier();
+        if (rank == 1) raise(SIGKILL);
+        const auto start = std::chrono::steady_clock::now();
+        std::string text = "no error";
+        try {
+          make(rank);
+        } catch (const std::exception& error) {
+          text = fmt::format("{}: {}", to_string(error_code(error)), error.what());
+        }
+        EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(15));
+        std::ofstream(report) << text;
+        std::vector<int> survivors{0};
+        for (int other = 2; other < world; ++other) survivors.push_back(other);
+        EXPECT_NO_THROW(new_group(survivors)) << "the survivors can make a group";
+      },
+      [](const std::filesystem::path& report) {
+        std::ifstream file(report);
+        const std::string text{std::istreambuf_iterator<char>(file), {}};
+        EXPECT_EQ(text.find(to_string(ErrorCode::kPeerFailed)), 0U) << text;
+        EXPECT_NE(text.find("rank 1 (pid"), std::string::npos) << text;
+      });
+}
+
+TEST(KilledRankFault, NewGroupEndsWithAnErrorThatNamesIt) {
+  die_before_a_new_group(3, [](int) { new_group({.timeout = std::chrono::seconds(40)}); });
+}
+
+// On the machine of rank 1, and on another one with and without a connection to it.
+TEST(KilledRankFault, NewGroupOverTwoMachinesToo) {
+  setenv("LOCKSTEP_TEST_MACHINES", "2", 1);
+  die_before_a_new_group(4, [](int rank) { new_group({1, rank}, {.timeout = std::chrono::seconds(40)}); });
+  unsetenv("LOCKSTEP_TEST_MACHINES");
+}
+
+TEST(KilledRankFault, AGroupOfTheLibrarysOwnToo) {
+  die_before_a_new_group(3, [](int) { own_group(default_group(), c10::kCPU, "test"); });
 }
 
 // Without threads a future fails, but the work itself needs none and goes on.

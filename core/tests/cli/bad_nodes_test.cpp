@@ -47,6 +47,11 @@ TEST_F(BadNodesFault, ANodeNumberTwice) {
   expect_refused("node rank 0 is there already: node 0 (host ", false, 1, {"--node-rank", "0"}, {"--node-rank", "0"});
 }
 
+TEST_F(BadNodesFault, TheNodeThatServesTwice) {
+  const Words serves{"--rdzv-backend", "static", "--node-rank", "0"};
+  expect_refused("node rank 0 is there already: node 0 (host ", false, 1, serves, serves);
+}
+
 TEST_F(BadNodesFault, AnotherProgram) {
   expect_refused("the program 'false'", true, 1, {}, {}, {"true"}, {"false"});
 }

@@ -31,6 +31,18 @@ TEST(ContainerRunMulti, StartsReportsAndEndsWorkersInAContainer) {
   EXPECT_TRUE(contains(bad.err, "rank 1 failed first: exit code 7")) << bad.err;
 }
 
+TEST(ContainerRunMulti, AJobThatIsProcessOneIsShownAndStopped) {
+  const std::string program = LOCKSTEP_PROGRAM;
+  const Finished end =
+      run_program(inside(strict(), launcher({"--nproc-per-node", "2", "--rdzv-id", "first"},
+                                            {"sh", "-c",
+                                             "[ $RANK = 0 ] && " + program + " ps --quiet && " + program +
+                                                 " status first && " + program + " stop first; sleep 60"})));
+  EXPECT_EQ(end.exit_code, 128 + SIGTERM) << end.err;
+  EXPECT_TRUE(contains(end.out, "[rank 0]: first\n")) << end.out << end.err;
+  EXPECT_TRUE(contains(end.out, "2 of 2 workers are on this machine")) << end.out << end.err;
+}
+
 TEST(ContainerRunMulti, WhoIsNobodyOrRootInAUserNamespaceCanRunJobs) {
   for (const auto user : {Container::User::kRootInside, Container::User::kNobody}) {
     Container container = strict();

@@ -84,7 +84,9 @@ TEST_F(JobsMulti, NowDoesNotWaitForTheGraceTime) {
 
 TEST_F(JobsMulti, UnknownCommandsAndEmptyValuesAreNamed) {
   EXPECT_TRUE(contains(lockstep({"stpo"}).err, "there is no command 'stpo'; the nearest known one is 'stop'"));
-  EXPECT_EQ(lockstep({"stop", "--timeout=", name_}).exit_code, 2);
+  const Finished empty = lockstep({"stop", "--timeout=", name_});
+  EXPECT_EQ(empty.exit_code, 2);
+  EXPECT_EQ(empty.err.find("lockstep: --timeout: expected a number, found ''"), 0U) << empty.err;
   EXPECT_EQ(lockstep({"stop", "--timeout", "nan", name_}).exit_code, 2);
   EXPECT_EQ(lockstep({"ps", "--json="}).exit_code, 2);
 }

@@ -163,6 +163,7 @@ TEST(RunOptions, AnEmptyValueTakesNoWord) {
   }
   EXPECT_GT(accepted, 20);
   EXPECT_EQ(parse("--rdzv-id= ./train").value().run_id, "");
+  EXPECT_EQ(parse("--role= ./train").value().role, "default");
 }
 
 TEST(RunOptions, AMissingValueIsNotTheNextOption) {
@@ -188,9 +189,34 @@ TEST(RunOptions, BeginningsOfOptions) {
 }
 
 TEST(RunOptions, WhatIsNoNumberIsRefused) {
-  for (const char* words : {"--grace nan x", "--grace=NaN x", "--monitor-interval nan x", "--grace -1 x"}) {
+  for (const char* words : {"--grace nan x", "--grace=NaN x", "--monitor-interval nan x", "--grace -1 x",
+                            "--max-restarts 0x50 x", "--node-rank=0x0 x", "--master-port 0b1 x", "--max-restarts= x",
+                            "--max-restarts 1.5 x", "--max-restarts 2147483648 x", "--rdzv-backend= x"}) {
     EXPECT_EQ(parse(words).status().code(), ErrorCode::kInvalidArgument) << words;
   }
+  EXPECT_EQ(parse("--max-restarts 0x50 x").status().message(), "--max-restarts: expected a whole number, found '0x50'");
+  EXPECT_EQ(parse("--grace= x").status().message(), "--grace: expected a number, found ''");
+  EXPECT_EQ(parse("--rdzv-backend= x").status().message(), "--rdzv-backend: expected one of {c10d,static}, found ''");
+}
+
+// As Python's int() reads them, and not as C does.
+TEST(RunOptions, LeadingZerosAreNoOctal) {
+  EXPECT_EQ(parse("--max-restarts 010 x").value().max_restarts, 10);
+  EXPECT_EQ(parse("--max-restarts=08 x").value().max_restarts, 8);
+  EXPECT_EQ(parse("--master-port 0077 x").value().master_port, 77);
+  EXPECT_EQ(parse("--nnodes 2 --master-addr a --node-rank 01 x").value().nodes.node_rank, 1);
+  setenv("PET_MAX_RESTARTS", "010", 1);
+  const auto job = parse("x");
+  unsetenv("PET_MAX_RESTARTS");
+  EXPECT_EQ(job.value().max_restarts, 10);
+  std::vector<int> list;
+  std::uint64_t seed = 0;
+  CLI::App app;
+  app.add_option("--procs", list)->delimiter(',')->check(CLI::Range(1, 100));
+  app.add_option("--seed", seed);
+  parse_words(app, {"--procs", "010,08", "011", "--seed", "09"});
+  EXPECT_EQ(list, (std::vector<int>{10, 8, 11}));
+  EXPECT_EQ(seed, 9U);
 }
 
 TEST(RunOptions, Endpoints) {
@@ -216,6 +242,7 @@ TEST(RunOptions, MistakesAreNamed) {
   EXPECT_NE(message("--nnodes 1:2 --master-addr a --node-rank 0 x").find("fixed number"), std::string::npos);
   EXPECT_NE(message("--nnodes 2 --standalone x").find("--standalone is for one node"), std::string::npos);
   EXPECT_NE(message("--rdzv-conf bogus=1 x").find("--rdzv-conf bogus"), std::string::npos);
+  EXPECT_NE(message("--rdzv-conf join_timeout=0 x").find("expected more than 0 seconds"), std::string::npos);
   EXPECT_NE(message("--rdzv-conf join_timeout=soon x").find("expected seconds"), std::string::npos);
   EXPECT_NE(message("--local-ranks-filter 0,x y").find("--local-ranks-filter 'x'"), std::string::npos);
   EXPECT_NE(message("--tee 4 x").find("--tee: '4'"), std::string::npos);

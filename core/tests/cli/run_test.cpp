@@ -419,6 +419,17 @@ TEST(RunFault, ASecondSignalKillsAtOnce) {
   EXPECT_TRUE(launcher.wait_until_no_descendant());
 }
 
+TEST(RunFault, AStoppedSupervisorEndsTheWorkersOfALauncherThatIsKilled) {
+  Process launcher(job(2, "echo ready; exec sleep 600"));
+  ASSERT_TRUE(wait_for([&] { return sorted_lines(launcher.out_so_far()).size() == 2; }));
+  for (const pid_t supervisor : children_of(launcher.pid())) {
+    kill(supervisor, SIGSTOP);
+    ASSERT_TRUE(wait_for([&] { return is_stopped(supervisor); }));
+  }
+  kill(launcher.pid(), SIGKILL);
+  EXPECT_TRUE(launcher.wait_until_no_descendant());
+}
+
 TEST(RunFault, DescendantsThatOutliveASuccessfulJobAreEnded) {
   Process launcher(job(2, "(setsid sleep 600 &) ; exit 0"));
   EXPECT_EQ(launcher.finish().exit_code, 0);

@@ -211,6 +211,18 @@ TEST(RendezvousFault, ARankTwiceIsNamedOnEveryRank) {
              {"rank 1 joined twice", "on host ", pid()});
 }
 
+TEST(RendezvousFault, TheServingRankDoesNotOutlastItsTimeoutForARankThatNeverComes) {
+  const test::HeldPort port;
+  std::vector<RendezvousOptions> ranks;
+  for (const int rank : {0, 1, 1}) {
+    ranks.push_back(numbered(base_options(milliseconds(1500)), rank, 3));
+    ranks.back().init_method = "tcp://127.0.0.1:" + text(port);
+  }
+  const auto start = std::chrono::steady_clock::now();
+  expect_all(meet(ranks), ErrorCode::kMismatch, {"rank 1 joined twice"});
+  EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(4500));
+}
+
 TEST(RendezvousFault, ASecondHostIsARankTwice) {
   std::vector<RendezvousOptions> ranks;
   for (const int rank : {0, 0, 1}) {

@@ -61,6 +61,12 @@ class GroupBackend : public c10d::Backend, public BackendCapabilities {
   // Errors show `name`.
   c10::intrusive_ptr<c10d::Backend> make_twin(const std::string& name);
 
+  // A view of `store`, for these ranks of this group to make another group: a wait for a key fails with kPeerFailed
+  // soon after one of them has died or left. A backend that does not see that returns `store`.
+  virtual std::shared_ptr<comm::Store> watched(std::shared_ptr<comm::Store> store, std::vector<int> /*ranks*/) const {
+    return store;
+  }
+
   // The error that broke the group; ok while the group works.
   virtual Status health() const = 0;
   c10d::ErrorType getError() final;

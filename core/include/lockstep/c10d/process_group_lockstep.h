@@ -178,6 +178,7 @@ class ProcessGroupLockstep : public GroupBackend {
   // Like shutdown(), but gives collectives up to `parting_time`, and does not wait for callbacks.
   void retire(std::chrono::milliseconds parting_time);
   Status health() const override;
+  std::shared_ptr<comm::Store> watched(std::shared_ptr<comm::Store> store, std::vector<int> ranks) const override;
 
  private:
   ProcessGroupLockstep(Membership membership, std::shared_ptr<GroupCore> core);

@@ -258,6 +258,11 @@ class Communicator {
   // How many collectives this rank has started so far.
   std::uint64_t sequence() const;
 
+  // Ok while none of these ranks has died or left, as far as this rank can see without waiting; else kPeerFailed, which
+  // names the rank. The group does not break by this. A death on another machine is seen where this rank has a
+  // connection to the dead one, and in a group that works.
+  Status check_present(const std::vector<int>& ranks) const;
+
   // Ranks that have not called collective `sequence`, one of this rank's last kMaxPending.
   std::vector<int> absent(std::uint64_t sequence) const;
 

@@ -72,8 +72,8 @@ struct Rendezvous {
 // Errors: kInvalidArgument (missing variables, contradictory or impossible arguments), kMismatch (a rank joined
 // twice, world sizes that differ, a rank outside its world), kTimeout (ranks missing), kUnavailable (store not reached,
 // port taken), kPermission (wrong job key), kCorrupt (a foreign program at the address, a damaged file). After an error
-// nothing is left open; the rank that serves the store stays for up to 5 s, until the other ranks have read the
-// error too.
+// nothing is left open; the rank that serves the store stays for the rest of its timeout (1 s at least, 5 s at most),
+// until the others have read the error too.
 Result<Rendezvous> rendezvous(const RendezvousOptions& options);
 
 // A rendezvous on a store that the caller provides; init_method, master_* and job_key are not used.

@@ -62,6 +62,8 @@ class Group {
   // this group breaks too.
   // Otherwise the failure becomes this rank's known cause, which the other members read if they miss this rank.
   virtual void hear(const Failure& failure) = 0;
+  // Ok while none of these ranks has died or left, as far as this rank can see; else kPeerFailed, with the first cause.
+  virtual Status check_present(const std::vector<int>& ranks) = 0;
   // Ranks that have not called this collective, as far as this rank knows.
   virtual std::vector<int> absent(std::uint64_t sequence) const = 0;
 

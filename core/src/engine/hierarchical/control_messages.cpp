@@ -19,6 +19,13 @@ void ControlMessages::tell_neighbours(Type type, const std::string& text, std::i
   }
 }
 
+void ControlMessages::reach(int rank) {
+  if (rank == context_.rank || context_.is_local(rank) || context_.transport.is_connected(rank)) return;
+  Outgoing& message = outgoing_.emplace_back();
+  context_.transport.post(rank, pack_header({Type::kHello, context_.rank, 0}, context_.token), nullptr, 0,
+                          message.request);
+}
+
 void ControlMessages::send_news(bool conditions) {
   std::vector<RankNews> news;
   for (const int rank : context_.local_ranks()) {

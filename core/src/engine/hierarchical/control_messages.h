@@ -23,6 +23,8 @@ class ControlMessages {
 
   // An abort or a goodbye goes to every connected rank, because each of them will see the connection end.
   void tell_neighbours(Type type, const std::string& text, std::int64_t value = 0);
+  // Opens a connection to `rank` unless this rank needs none or has one.
+  void reach(int rank);
   // What the ranks of this machine have called, and with `conditions` why they stand still.
   void send_news(bool conditions);
   // Asks the neighbours for news. Answers from before do not count any more.

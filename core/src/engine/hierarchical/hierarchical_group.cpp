@@ -260,6 +260,31 @@ void HierarchicalGroup::hear(const Failure& failure) {
   transport_->progress();
 }
 
+Status HierarchicalGroup::check_present(const std::vector<int>& ranks) {
+  MutexLock lock(mutex_);
+  if (closed_) return {};
+  progress_all();
+  for (const int rank : ranks) {
+    // A broken group has closed its connections: they say nothing any more about the ranks of other machines.
+    const bool visible = break_status_.ok() || parts_->context.is_local(rank);
+    if (!visible) continue;
+    if (!parts_->peers.is_gone(rank)) {
+      // Its death is seen over a connection: that of a neighbour, which tells the others, or else one of this rank's
+      // own.
+      const bool is_seen =
+          std::any_of(ranks.begin(), ranks.end(), [&](int other) { return topology_.are_neighbours(rank, other); });
+      if (!is_seen) parts_->messages.reach(rank);
+      continue;
+    }
+    const std::string cause = parts_->peers.known_cause(rank);
+    const Member& member = topology_.member(rank);
+    return {ErrorCode::kPeerFailed, caused(cause.empty() ? first_cause(break_status_.message()) : cause,
+                                           fmt::format("{} (pid {} on {}) {}", roster_.name(rank), member.pid,
+                                                       member.host, parts_->peers.how_gone(rank)))};
+  }
+  return {};
+}
+
 std::vector<int> HierarchicalGroup::absent(std::uint64_t sequence) const {
   std::vector<int> ranks;
   for (int rank = 0; rank < group_size(); ++rank) {

@@ -49,6 +49,7 @@ class HierarchicalGroup final : public Group, public std::enable_shared_from_thi
   Status health() const override;
   Failure failure() const override;
   void hear(const Failure& failure) override;
+  Status check_present(const std::vector<int>& ranks) override;
   std::vector<int> absent(std::uint64_t sequence) const override;
   void close() override;
 

@@ -35,6 +35,19 @@ std::vector<int> LocalGroup::absent(std::uint64_t sequence) const {
   return ranks;
 }
 
+Status LocalGroup::check_present(const std::vector<int>& ranks) {
+  for (const int rank : ranks) {
+    const bool left = waiting_.left(rank);
+    if (rank == memory_.rank() || !(left || waiting_.process_gone(rank))) continue;
+    const std::string cause = waiting_.known_cause(rank);
+    return {ErrorCode::kPeerFailed,
+            caused(cause.empty() ? first_cause(health().message()) : cause,
+                   fmt::format("{} (pid {}) {}", memory_.roster().name(rank), memory_.peer(rank).pid,
+                               left ? "left the group" : memory_.peer(rank).how_gone()))};
+  }
+  return {};
+}
+
 Failure LocalGroup::failure() const {
   Failure failure{health(), {}, family()};
   if (failure.status.code() != ErrorCode::kPeerFailed) return failure;

@@ -54,6 +54,7 @@ class LocalGroup final : public Group, public std::enable_shared_from_this<Local
   Status health() const override { return waiting_.aborted() ? waiting_.abort_status() : Status(); }
   Failure failure() const override;
   void hear(const Failure& failure) override;
+  Status check_present(const std::vector<int>& ranks) override;
   std::vector<int> absent(std::uint64_t sequence) const override;
   void close() override;
 

@@ -105,7 +105,12 @@ Result<Meeting> open_meeting(const MeetingOptions& options, const std::string& k
     return Meeting{std::move(started).value(), endpoint};
   }
   if (started.status().code() != ErrorCode::kUnavailable) return started.status();
-  if (options.store_place == StorePlace::kHere) return serve_everywhere(options, key, started.status());
+  if (options.store_place == StorePlace::kHere) {
+    auto everywhere = serve_everywhere(options, key, started.status());
+    comm::TcpStoreOptions client{.server = options.endpoint, .job_key = key};
+    // If another launcher of this job serves there, the job says who has this node's number.
+    if (everywhere.ok() || !comm::TcpStore::connect(client, Deadline::after(kRequestTimeout)).ok()) return everywhere;
+  }
   // Another machine's address, or taken: by the launcher that serves, we assume.
   return Meeting{nullptr, options.endpoint};
 }

@@ -284,6 +284,8 @@ int main(int argc, char** argv) {
   const int plan_fd = atoi(argv[2]);
   prctl(PR_SET_NAME, "lockstep-supervisor");  // ps shows the first 15 characters
   prctl(PR_SET_CHILD_SUBREAPER, 1);
+  // If this process is stopped when the launcher dies, it must go on to end the workers.
+  prctl(PR_SET_PDEATHSIG, SIGCONT);
   const pid_t launcher = read_plan(plan_fd);
   close(plan_fd);
   fcntl(launcher_socket, F_SETFD, FD_CLOEXEC);

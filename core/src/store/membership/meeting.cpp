@@ -78,6 +78,10 @@ Result<std::string> meet(Store& store, const Meeting& meeting, const std::string
   }
   const auto outcome = await_outcome(store, meeting, lines.starts_with(line), deadline);
   if (outcome.ok()) return parse_outcome(outcome.value());
+  if (outcome.status().code() == ErrorCode::kPeerFailed) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const Bytes published, publish_refusal(store, meeting, outcome.status()));
+    return parse_outcome(published);
+  }
   if (outcome.status().code() != ErrorCode::kTimeout) {
     return outcome.status().with_context("while waiting for the other ranks");
   }

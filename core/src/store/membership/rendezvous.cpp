@@ -76,11 +76,18 @@ using SessionPtr = std::shared_ptr<RendezvousSession>;
 
 // How long an address that is in use may take to become free, or to turn out to be this group's own store.
 constexpr auto kAddressPatience = std::chrono::seconds(15);
-constexpr auto kErrorPatience = std::chrono::seconds(5);
+constexpr std::chrono::nanoseconds kErrorPatience = std::chrono::seconds(5);
+constexpr std::chrono::nanoseconds kLeastErrorPatience = std::chrono::seconds(1);
 constexpr auto kProbeTimeout = std::chrono::seconds(3);
 
 Deadline at_most(Deadline deadline, std::chrono::milliseconds limit) {
   return earlier(deadline, Deadline::after(limit));
+}
+
+// How long a rank keeps the store for others after an error: as long as it would have waited for them anyway, within
+// limits.
+Deadline after_error(std::chrono::nanoseconds time_left) {
+  return Deadline::after(std::clamp(time_left, kLeastErrorPatience, kErrorPatience));
 }
 
 TcpStoreOptions client_options(const RendezvousPlan& plan, Endpoint server) {
@@ -145,7 +152,7 @@ void let_others_learn(Store& store, const RendezvousPlan& plan, Deadline patienc
 Result<Rendezvous> join_on(SessionPtr session, const RendezvousPlan& plan, Deadline deadline) {
   auto joined = join_group(*session->store(), plan.base, plan.rank, plan.world_size, deadline);
   if (!joined.ok()) {
-    const Deadline patience = Deadline::after(kErrorPatience);
+    const Deadline patience = after_error(deadline.remaining());
     if (session->serves() && joined.status().code() == ErrorCode::kMismatch)
       let_others_learn(*session->store(), plan, patience);
     static_cast<void>(session->release(patience.remaining_ms()));  // the first error is the one to report
@@ -204,7 +211,8 @@ Result<Rendezvous> rendezvous(const RendezvousOptions& options, std::shared_ptr<
 
 void refuse_rendezvous(const RendezvousOptions& options, const std::shared_ptr<Store>& store,
                        const std::string& reason) {
-  const Deadline patience = Deadline::after(kErrorPatience);
+  const Deadline patience =
+      after_error(options.timeout > std::chrono::milliseconds::zero() ? options.timeout : kErrorPatience);
   const auto found = store == nullptr ? make_plan(options) : make_plan_for_store(options);
   if (!found.ok()) return;
   const RendezvousPlan& plan = found.value();
