@@ -1,7 +1,7 @@
 // Time of an optimizer's step in one thread: by its own step(), or by fused_step(). Peer: peers/optimizers.py, with the
 // same parameters, gradients and options.
-#include <lockstep/nn/fused_step.h>
 #include <lockstep/models/resnet.h>
+#include <lockstep/nn/fused_step.h>
 #include <torch/torch.h>
 
 #include <fstream>

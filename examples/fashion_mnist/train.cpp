@@ -10,9 +10,9 @@
 #include <lockstep/checkpoint/checkpoint_manager.h>
 #include <lockstep/data/data_loader.h>
 #include <lockstep/datasets/mnist.h>
+#include <lockstep/models/mnist_net.h>
 #include <lockstep/nn/distributed_data_parallel.h>
 #include <lockstep/nn/metrics.h>
-#include <lockstep/models/mnist_net.h>
 #include <lockstep/report/progress.h>
 #include <lockstep/report/run_log.h>
 #include <unistd.h>

@@ -4,8 +4,8 @@
 #include <lockstep/data/data_loader.h>
 #include <lockstep/datasets/image_folder.h>
 #include <lockstep/lockstep.h>
-#include <lockstep/nn/distributed_data_parallel.h>
 #include <lockstep/models/resnet.h>
+#include <lockstep/nn/distributed_data_parallel.h>
 
 #include <cstdio>
 #include <exception>

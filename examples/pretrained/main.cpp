@@ -7,8 +7,8 @@
 // Prints the five largest logits, with the numbers of their classes, which are Python's for the same picture. (Weights
 // that torchvision calls IMAGENET1K_V2 work too, but Python resizes their pictures to 232 instead of 256.)
 #include <lockstep/image/decode.h>
-#include <lockstep/transforms/compose.h>
 #include <lockstep/lockstep.h>
+#include <lockstep/transforms/compose.h>
 
 #include <algorithm>
 #include <cstdio>

@@ -4,8 +4,8 @@
 #include <lockstep/c10d/distributed.h>
 #include <lockstep/data/data_partitioner.h>
 #include <lockstep/datasets/mnist.h>
-#include <lockstep/nn/average_gradients.h>
 #include <lockstep/models/mnist_net.h>
+#include <lockstep/nn/average_gradients.h>
 
 #include <cmath>
 #include <iostream>

@@ -6,17 +6,17 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/datasets/cifar.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/data_partitioner.h"
+#include "lockstep/data/tensor_dataset.h"
+#include "lockstep/data/torch_dataset.h"
+#include "lockstep/data/views.h"
+#include "lockstep/datasets/cifar.h"
 #include "lockstep/datasets/image_folder.h"
 #include "lockstep/datasets/mix.h"
 #include "lockstep/datasets/mnist.h"
 #include "lockstep/datasets/packed_images.h"
-#include "lockstep/data/tensor_dataset.h"
-#include "lockstep/data/torch_dataset.h"
 #include "lockstep/datasets/transform_tensor.h"
-#include "lockstep/data/views.h"
 
 namespace lockstep::data {
 namespace {

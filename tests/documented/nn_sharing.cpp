@@ -7,9 +7,9 @@
 
 #include "lockstep/c10d/distributed.h"
 #include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/models/resnet.h"
 #include "lockstep/nn/distributed_data_parallel.h"
 #include "lockstep/nn/lr_schedules.h"
-#include "lockstep/models/resnet.h"
 #include "lockstep/nn/sync_batch_norm.h"
 #include "lockstep/nn/zero_redundancy_optimizer.h"
 #include "net.h"

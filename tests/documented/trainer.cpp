@@ -1,6 +1,6 @@
 // Code of docs/trainer.md and lockstep/trainer/*.h.
-#include <lockstep/transforms/parse.h>
 #include <lockstep/lockstep.h>
+#include <lockstep/transforms/parse.h>
 
 #include <cstdio>
 

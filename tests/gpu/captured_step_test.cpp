@@ -9,9 +9,9 @@
 
 #include "device/device_ranks.h"
 #include "lockstep/c10d/collectives.h"
+#include "lockstep/models/resnet.h"
 #include "lockstep/nn/distributed_data_parallel.h"
 #include "lockstep/nn/fused_step.h"
-#include "lockstep/models/resnet.h"
 #include "lockstep/nn/sync_batch_norm.h"
 #include "nn/error_texts.h"
 

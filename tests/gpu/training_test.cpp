@@ -6,10 +6,10 @@
 
 #include "device/device_ranks.h"
 #include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/models/resnet.h"
 #include "lockstep/nn/distributed_data_parallel.h"
 #include "lockstep/nn/fused_step.h"
 #include "lockstep/nn/mixed_precision.h"
-#include "lockstep/models/resnet.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::test {

@@ -15,8 +15,8 @@
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/tensor_file.h"
 #include "lockstep/checkpoint/torch_file.h"
-#include "support/python/python.h"
 #include "support/expect_error.h"
+#include "support/python/python.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::checkpoint {

@@ -20,8 +20,8 @@
 #include "lockstep/nn/zero_redundancy_optimizer.h"
 #include "parity/option_grid.h"
 #include "parity/option_net.h"
-#include "support/python/python.h"
 #include "support/process_ranks.h"
+#include "support/python/python.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep {

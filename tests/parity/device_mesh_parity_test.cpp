@@ -6,8 +6,8 @@
 #include <sstream>
 
 #include "lockstep/c10d/device_mesh.h"
-#include "support/python/python.h"
 #include "support/process_ranks.h"
+#include "support/python/python.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep {

@@ -8,8 +8,8 @@
 #include "lockstep/nn/distributed_data_parallel.h"
 #include "lockstep/nn/grad_scaler.h"
 #include "lockstep/nn/mixed_precision.h"
-#include "support/python/python.h"
 #include "support/process_ranks.h"
+#include "support/python/python.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep {

@@ -12,8 +12,8 @@
 #include "lockstep/c10d/distributed.h"
 #include "lockstep/checkpoint/torch_file.h"
 #include "lockstep/nn/metrics.h"
-#include "support/python/python.h"
 #include "support/process_ranks.h"
+#include "support/python/python.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep {

@@ -8,12 +8,12 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "preview/contact_sheet.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/errors.h"
 #include "lockstep/datasets/image_folder.h"
 #include "lockstep/datasets/packed_images.h"
 #include "lockstep/datasets/transform_tensor.h"
+#include "preview/contact_sheet.h"
 #include "support/python/python.h"
 #include "support/scratch_folder.h"
 

@@ -9,8 +9,8 @@
 #include "lockstep/nn/distributed_data_parallel.h"
 #include "lockstep/nn/sync_batch_norm.h"
 #include "lockstep/nn/zero_redundancy_optimizer.h"
-#include "support/python/python.h"
 #include "support/process_ranks.h"
+#include "support/python/python.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep {

@@ -5,11 +5,11 @@
 #include "lockstep/checkpoint/tensor_file.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/datasets/mnist.h"
-#include "lockstep/nn/distributed_data_parallel.h"
 #include "lockstep/models/mnist_net.h"
+#include "lockstep/nn/distributed_data_parallel.h"
 #include "lockstep/trainer/trainer.h"
-#include "support/python/python.h"
 #include "support/process_ranks.h"
+#include "support/python/python.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep {

@@ -138,12 +138,12 @@ class Torch(Machine):
 
 class Programs(Machine):
     def test_must_be_of_these_sources(self):
-        self.write("src/a.cpp", "int a;\n")
+        self.write("core/a.cpp", "int a;\n")
         folder = self.programs()
         self.assertTrue(programs.read_packed(folder, self.root).packed)
-        self.write("src/notes.md", "no source\n")
+        self.write("core/notes.md", "no source\n")
         programs.read_packed(folder, self.root)
-        self.write("src/a.cpp", "int b;\n")
+        self.write("core/a.cpp", "int b;\n")
         with self.assertRaisesRegex(SetupError, "from other sources.*./dev package --gpu --torch 2.11.0"):
             programs.read_packed(folder, self.root)
 

@@ -1,6 +1,6 @@
-// All of the component core that a training program uses: process groups, collectives and objects, DDP and DataParallel,
-// synchronised batch normalisation, sharded optimizers, metrics, schedulers, samplers and the DataLoader, checkpoints and spawn. Not
-// here: the stores (lockstep/store), and the engine without LibTorch (lockstep/engine).
+// All of the component core that a training program uses: process groups, collectives and objects, DDP and
+// DataParallel, synchronised batch normalisation, sharded optimizers, metrics, schedulers, samplers and the DataLoader,
+// checkpoints and spawn. Not here: the stores (lockstep/store), and the engine without LibTorch (lockstep/engine).
 #pragma once
 
 #include "lockstep/c10d/device_mesh.h"                   // IWYU pragma: export

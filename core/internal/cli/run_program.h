@@ -10,8 +10,9 @@
 
 namespace lockstep::cli {
 
-// Reads the section `launch` of the file `site.config` into the options of `run` that neither the command line nor a variable has
-// given, and its key `program` into run.program when that is empty. With --print-config the text of all values comes back, else "".
+// Reads the section `launch` of the file `site.config` into the options of `run` that neither the command line nor a
+// variable has given, and its key `program` into run.program when that is empty. With --print-config the text of all
+// values comes back, else "".
 using ApplyConfig = std::function<Result<std::string>(CLI::App& command, SiteArguments& site, RunArguments& run)>;
 
 // `lockstep` with these arguments; returns the exit code. `apply_config` is called for --config and --print-config.

@@ -3,9 +3,9 @@
 
 #include <memory>
 
-#include "shm/arena_view.h"
 #include "lockstep/base/fd.h"
 #include "lockstep/base/status.h"
+#include "shm/arena_view.h"
 
 namespace lockstep::comm {
 

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include "base/number_text.h"
+#include "checkpoint/optimizer_state.h"
 #include "error_context.h"
 #include "generator_states.h"
 #include "model_state.h"
-#include "checkpoint/optimizer_state.h"
 #include "own_values.h"
 #include "scheduler_state.h"
 #include "tensor_rules.h"

@@ -11,13 +11,13 @@
 #include <vector>
 
 #include "base/printable.h"
+#include "checkpoint/python/dcp_metadata.h"
 #include "damaged.h"
 #include "dtype_names.h"
 #include "error_context.h"
 #include "file_kind.h"
 #include "foreign_value.h"
 #include "nested_value.h"
-#include "checkpoint/python/dcp_metadata.h"
 #include "torch_bytes.h"
 
 namespace lockstep::checkpoint {

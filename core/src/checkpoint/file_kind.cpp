@@ -11,8 +11,8 @@
 
 #include "base/number_text.h"
 #include "base/printable.h"
-#include "lockstep/checkpoint/errors.h"
 #include "checkpoint/python/file_bytes.h"
+#include "lockstep/checkpoint/errors.h"
 
 namespace lockstep::checkpoint {
 namespace {

@@ -8,10 +8,10 @@
 #include <utility>
 
 #include "base/printable.h"
+#include "checkpoint/python/file_bytes.h"
 #include "damaged.h"
 #include "error_context.h"
 #include "file_kind.h"
-#include "checkpoint/python/file_bytes.h"
 
 namespace lockstep::checkpoint {
 namespace {

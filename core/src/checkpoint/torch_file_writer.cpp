@@ -6,13 +6,13 @@
 #include <string_view>
 
 #include "base/printable.h"
+#include "checkpoint/python/pickle_writer.h"
+#include "checkpoint/python/zip_writer.h"
 #include "dtype_names.h"
 #include "error_context.h"
 #include "foreign_value.h"
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/checkpoint/torch_file.h"
-#include "checkpoint/python/pickle_writer.h"
-#include "checkpoint/python/zip_writer.h"
 #include "shared_storages.h"
 #include "tensor_rules.h"
 

@@ -1,5 +1,5 @@
-// The program `lockstep`: runs jobs, or becomes another program for the commands of other components and those that need large
-// libraries: loading these would delay `run`.
+// The program `lockstep`: runs jobs, or becomes another program for the commands of other components and those that
+// need large libraries: loading these would delay `run`.
 #include <unistd.h>
 
 #include <algorithm>
@@ -54,10 +54,10 @@ int become_program(const OtherProgram& other, char** argv) {
   const std::filesystem::path program = program_folder() / other.program;
   ::execv(program.c_str(), argv);
   const int error = errno;
-  const std::string hint = std::string(". It is part of Lockstep's component ") + other.component + " (Debian package lockstep-" +
-                           other.component + ")";
-  std::fprintf(stderr, "lockstep: cannot start %s, which must be in the folder of this program: %s%s\n", program.c_str(),
-               std::strerror(error), error == ENOENT ? hint.c_str() : "");
+  const std::string hint = std::string(". It is part of Lockstep's component ") + other.component +
+                           " (Debian package lockstep-" + other.component + ")";
+  std::fprintf(stderr, "lockstep: cannot start %s, which must be in the folder of this program: %s%s\n",
+               program.c_str(), std::strerror(error), error == ENOENT ? hint.c_str() : "");
   return error == ENOENT ? 127 : 126;
 }
 

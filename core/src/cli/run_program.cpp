@@ -60,8 +60,8 @@ int end_output(int exit_code) {
 }
 
 int run_on_hosts(const RunArguments& arguments, const SiteArguments& site) {
-  auto options = to_hosts_options(arguments.nodes, site.nproc_given ? arguments.nproc_per_node : "",
-                                                 arguments.options, arguments.program);
+  auto options = to_hosts_options(arguments.nodes, site.nproc_given ? arguments.nproc_per_node : "", arguments.options,
+                                  arguments.program);
   if (!options.ok()) return fail(options.status());
   options->grace = std::chrono::milliseconds(static_cast<std::int64_t>(arguments.grace_seconds * 1000));
   if (arguments.dry_run) {
@@ -87,8 +87,7 @@ int run(CLI::App& command, RunArguments& arguments, SiteArguments& site, const A
     }
   }
   if (!arguments.nodes.hosts.empty()) return run_on_hosts(arguments, site);
-  const Status nodes =
-      take_nodes_from_slurm(Environment::of_process(), site.nnodes_given, arguments.nodes);
+  const Status nodes = take_nodes_from_slurm(Environment::of_process(), site.nnodes_given, arguments.nodes);
   if (!nodes.ok()) return fail(nodes);
   Machine machine;
   machine.cores = launch::usable_cores();

@@ -1,8 +1,8 @@
 // The mean over ranks of a gradient that is sparse in rows, such as an Embedding's.
 #pragma once
 
-#include "nn/backend.h"
 #include "lockstep/nn/reducer.h"
+#include "nn/backend.h"
 
 namespace lockstep::nn_detail {
 

@@ -7,8 +7,8 @@
 
 #include <cerrno>
 
-#include "shm/map_shared.h"
 #include "segment_table.h"
+#include "shm/map_shared.h"
 
 namespace lockstep::comm {
 namespace {

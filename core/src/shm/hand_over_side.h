@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "shm/hand_over.h"
 #include "hand_over_protocol.h"
+#include "shm/hand_over.h"
 
 namespace lockstep::comm {
 

@@ -6,9 +6,9 @@
 #include <cstddef>
 #include <memory>
 
-#include "shm/arena_view.h"
 #include "lockstep/base/fd.h"
 #include "lockstep/base/status.h"
+#include "shm/arena_view.h"
 #include "shm/mapping.h"
 
 namespace lockstep::comm {

@@ -11,15 +11,15 @@
 #include <cerrno>
 #include <utility>
 
-#include "shm/arena_view.h"
 #include "base/arithmetic.h"
 #include "lockstep/base/log.h"
-#include "shm/map_shared.h"
 #include "memory_file.h"
-#include "shm/memory_limits.h"
 #include "range_allocator.h"
 #include "range_set.h"
 #include "segment_table.h"
+#include "shm/arena_view.h"
+#include "shm/map_shared.h"
+#include "shm/memory_limits.h"
 
 namespace lockstep::comm {
 namespace {

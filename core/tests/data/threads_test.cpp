@@ -5,9 +5,9 @@
 #include <numeric>
 
 #include "data/batch_workers.h"
-#include "picture_tools/in_parallel.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/errors.h"
+#include "picture_tools/in_parallel.h"
 #include "support/thread_limit.h"
 
 namespace lockstep::data {

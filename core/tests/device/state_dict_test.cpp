@@ -1,4 +1,5 @@
-// Files of weights and optimizers, from and to every device; what is in them is tested on the CPU (core/tests/checkpoint).
+// Files of weights and optimizers, from and to every device; what is in them is tested on the CPU
+// (core/tests/checkpoint).
 #include "lockstep/checkpoint/state_dict.h"
 
 #include <gtest/gtest.h>

@@ -89,7 +89,8 @@ TEST_F(ConfigMulti, HostsOfAJob) {
   const std::string ssh = folder_.path("ssh");
   folder_.write("ssh", "#!/bin/sh\necho \"$@\" >> " + folder_.path("lines") + "\nexec sh -c \"$2\"\n");
   std::filesystem::permissions(ssh, std::filesystem::perms::owner_all);
-  const Finished end = run("launch:\n  hosts: localhost,b\n  local_addr: 127.0.0.1\n  ssh: " + ssh + "\n", {}, {"sh", "-c", "echo $RANK"});
+  const Finished end = run("launch:\n  hosts: localhost,b\n  local_addr: 127.0.0.1\n  ssh: " + ssh + "\n", {},
+                           {"sh", "-c", "echo $RANK"});
   EXPECT_EQ(end.exit_code, 0) << end.err;
   EXPECT_TRUE(contains(end.out, "[rank 0]: 0\n") && contains(end.out, "[rank 1]: 1\n")) << end.out;
   // With --devices each launcher would start one worker for each GPU.

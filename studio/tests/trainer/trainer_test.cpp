@@ -72,7 +72,7 @@ void train_by_hand(const Mode& mode, Net& net, int epochs) {
 TEST(TrainerAndProcessMulti, LeavesTheLayersOfTheProcessAlone) {
   run_processes(1, [](int) {
     const ProcessGroupGuard group;
-    Net net;
+    Net net = make_net();
     torch::optim::SGD optimizer(net->parameters(), 0.05);
     const Trainer trainer(net, optimizer, {.epochs = 1});
     EXPECT_FALSE(nn_detail::is_fast_everywhere());

@@ -10,9 +10,9 @@
 
 #include "base/printable.h"
 #include "image/memory_errors.h"
-#include "picture_tools/in_parallel.h"
 #include "lockstep/image/decode.h"
 #include "lockstep/image/folder_index.h"
+#include "picture_tools/in_parallel.h"
 
 namespace lockstep::data {
 namespace {

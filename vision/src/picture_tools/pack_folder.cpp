@@ -6,11 +6,11 @@
 #include "image/decoders.h"
 #include "image/memory_errors.h"
 #include "image/resample.h"
-#include "picture_tools/encode_jpeg.h"
-#include "picture_tools/in_parallel.h"
 #include "lockstep/image/decode.h"
 #include "lockstep/image/folder_index.h"
 #include "lockstep/picture_tools/pack.h"
+#include "picture_tools/encode_jpeg.h"
+#include "picture_tools/in_parallel.h"
 
 namespace lockstep::data {
 namespace {

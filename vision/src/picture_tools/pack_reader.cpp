@@ -6,8 +6,8 @@
 
 #include "base/printable.h"
 #include "base/regular_file.h"
-#include "picture_tools/pack_format.h"
 #include "lockstep/picture_tools/pack.h"
+#include "picture_tools/pack_format.h"
 
 namespace lockstep::data {
 

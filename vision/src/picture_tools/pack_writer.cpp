@@ -4,8 +4,8 @@
 #include <cstddef>
 
 #include "base/printable.h"
-#include "picture_tools/pack_format.h"
 #include "lockstep/picture_tools/pack.h"
+#include "picture_tools/pack_format.h"
 
 namespace lockstep::data {
 namespace {

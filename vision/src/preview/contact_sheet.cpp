@@ -9,11 +9,11 @@
 #include "image/encode_png.h"
 #include "image/memory_errors.h"
 #include "image/resample.h"
-#include "preview/lettering.h"
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/data/errors.h"
 #include "lockstep/image/decode.h"
 #include "lockstep/image/folder_index.h"
+#include "preview/lettering.h"
 
 namespace lockstep::data {
 namespace {

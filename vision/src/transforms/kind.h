@@ -11,9 +11,9 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/data/errors.h"
 #include "transforms/step.h"
 #include "transforms/text_arguments.h"
-#include "lockstep/data/errors.h"
 
 namespace lockstep::data {
 

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "transforms/kind.h"
 #include "lockstep/base/log.h"
+#include "transforms/kind.h"
 
 namespace lockstep::data {
 

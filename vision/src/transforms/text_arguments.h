@@ -8,8 +8,8 @@
 #include <variant>
 #include <vector>
 
-#include "transforms/call_text.h"
 #include "lockstep/transforms/transforms.h"
+#include "transforms/call_text.h"
 
 namespace lockstep::data::text {
 

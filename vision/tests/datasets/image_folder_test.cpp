@@ -9,11 +9,11 @@
 #include <set>
 
 #include "image/picture_files.h"
-#include "lockstep/datasets/cifar.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/errors.h"
-#include "lockstep/datasets/mix.h"
 #include "lockstep/data/views.h"
+#include "lockstep/datasets/cifar.h"
+#include "lockstep/datasets/mix.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::data {

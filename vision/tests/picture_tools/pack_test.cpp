@@ -7,8 +7,8 @@
 #include <random>
 
 #include "image/encoders.h"
-#include "picture_tools/pack_damage.h"
 #include "lockstep/image/decode.h"
+#include "picture_tools/pack_damage.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::data {

@@ -5,11 +5,11 @@
 #include <cmath>
 #include <map>
 
+#include "support/python/python.h"
+#include "support/scratch_folder.h"
 #include "transforms/augment.h"
 #include "transforms/distribution.h"
 #include "transforms/parity_pictures.h"
-#include "support/python/python.h"
-#include "support/scratch_folder.h"
 
 namespace lockstep::data {
 namespace {

@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "image/encoders.h"
-#include "transforms/step.h"
 #include "lockstep/data/errors.h"
+#include "transforms/step.h"
 
 namespace lockstep::data {
 namespace {

@@ -7,9 +7,9 @@
 #include <numbers>
 #include <sstream>
 
+#include "support/python/python.h"
 #include "transforms/distribution.h"
 #include "transforms/step.h"
-#include "support/python/python.h"
 
 namespace lockstep::data {
 namespace {

@@ -8,8 +8,8 @@
 #include <map>
 
 #include "image/encoders.h"
-#include "transforms/step.h"
 #include "lockstep/data/errors.h"
+#include "transforms/step.h"
 
 namespace lockstep::data {
 namespace {

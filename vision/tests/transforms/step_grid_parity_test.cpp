@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include "image/elastic.h"
-#include "transforms/parity_pictures.h"
 #include "support/python/python.h"
 #include "support/scratch_folder.h"
+#include "transforms/parity_pictures.h"
 
 namespace lockstep::data {
 namespace {

@@ -5,9 +5,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "transforms/parity_pictures.h"
 #include "support/python/python.h"
 #include "support/scratch_folder.h"
+#include "transforms/parity_pictures.h"
 
 namespace lockstep::data {
 namespace {

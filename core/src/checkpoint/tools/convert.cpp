@@ -14,11 +14,11 @@
 #include "checkpoint/optimizer_dict.h"
 #include "checkpoint/own_values.h"
 #include "checkpoint/text_of.h"
+#include "checkpoint/tools/tools.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/tensor_file.h"
 #include "lockstep/checkpoint/torch_file.h"
 #include "tensor_values.h"
-#include "checkpoint/tools/tools.h"
 
 namespace lockstep::checkpoint {
 namespace {

@@ -13,8 +13,8 @@
 #include "checkpoint/error_context.h"
 #include "checkpoint/foreign_value.h"
 #include "checkpoint/tensor_rules.h"
-#include "tensor_values.h"
 #include "checkpoint/tools/tools.h"
+#include "tensor_values.h"
 
 namespace lockstep::checkpoint {
 namespace {

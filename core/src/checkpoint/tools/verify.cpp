@@ -6,8 +6,8 @@
 #include "any_file.h"
 #include "checkpoint/error_context.h"
 #include "checkpoint/foreign_value.h"
-#include "tensor_values.h"
 #include "checkpoint/tools/tools.h"
+#include "tensor_values.h"
 
 namespace lockstep::checkpoint {
 namespace {

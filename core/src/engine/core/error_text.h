@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/base/status.h"
 #include "engine/core/operation.h"
 #include "engine/core/request.h"
+#include "lockstep/base/status.h"
 #include "store/membership/roster.h"
 
 namespace lockstep::comm {

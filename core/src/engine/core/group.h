@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "engine/core/failure.h"
+#include "engine/core/operation.h"
+#include "engine/core/request.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/status.h"
 #include "lockstep/engine/communicator.h"
-#include "engine/core/operation.h"
-#include "engine/core/request.h"
 #include "store/membership/roster.h"
 
 namespace lockstep::comm {

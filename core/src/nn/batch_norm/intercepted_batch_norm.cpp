@@ -34,7 +34,8 @@ Tensor intercepted(const Tensor& input, const std::optional<Tensor>& weight, con
   if (mark != nullptr && has_other_ranks(mark->group))
     return synchronised_batch_norm(call, mark->group, c10::str("batch normalisation '", mark->name, "'"));
   // A converted layer takes the faster way in a world of one rank too.
-  if (training && (mark != nullptr || is_fast_everywhere()) && suits_fast_batch_norm(call)) return fast_batch_norm(call);
+  if (training && (mark != nullptr || is_fast_everywhere()) && suits_fast_batch_norm(call))
+    return fast_batch_norm(call);
   return at::native::batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled);
 }
 

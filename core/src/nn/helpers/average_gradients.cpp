@@ -6,9 +6,9 @@
 
 #include "c10d/target.h"
 #include "lockstep/c10d/collectives.h"
-#include "nn/helpers/named_gradients.h"
 #include "nn/check_parameter.h"
 #include "nn/flat_mean.h"
+#include "nn/helpers/named_gradients.h"
 #include "nn/sparse_mean.h"
 
 namespace lockstep {

@@ -10,8 +10,8 @@
 #include "base/arithmetic.h"
 #include "late_numbers.h"
 #include "lockstep/base/log.h"
-#include "nn/helpers/named_gradients.h"
 #include "nn/all_ranks.h"
+#include "nn/helpers/named_gradients.h"
 
 namespace lockstep {
 namespace {

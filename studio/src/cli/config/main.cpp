@@ -1,5 +1,6 @@
-// The program behind `lockstep run --config FILE`: `lockstep run` with the section `launch` of a configuration file. Its keys
-// are the options of `run` by their names. They come from the options themselves, so that an option is described once.
+// The program behind `lockstep run --config FILE`: `lockstep run` with the section `launch` of a configuration file.
+// Its keys are the options of `run` by their names. They come from the options themselves, so that an option is
+// described once.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/datasets/image_dataset.h"
 #include "lockstep/image/folder_index.h"
 #include "lockstep/image/image.h"
-#include "lockstep/datasets/image_dataset.h"
 
 namespace lockstep::data {
 

@@ -13,10 +13,10 @@
 #include <utility>
 
 #include "base/printable.h"
-#include "preview/contact_sheet.h"
-#include "picture_tools/check_folder.h"
 #include "lockstep/image/decode.h"
 #include "lockstep/picture_tools/pack.h"
+#include "picture_tools/check_folder.h"
+#include "preview/contact_sheet.h"
 
 namespace lockstep::cli {
 namespace {
