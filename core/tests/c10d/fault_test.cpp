@@ -182,6 +182,49 @@ TEST(KilledRankFault, NewGroupOverTwoMachinesToo) {
   unsetenv("LOCKSTEP_TEST_MACHINES");
 }
 
+// Rank 1 dies while groups of these ranks are made, at any moment.
+void die_amid_new_groups(const std::vector<int>& ranks) {
+  run_processes_with_a_victim(
+      3, /*victim=*/1,
+      [&](int rank, const std::filesystem::path& report) {
+        const ProcessGroupGuard group;
+        std::thread killer;
+        if (rank == 1) {
+          killer = std::thread([] {
+            std::this_thread::sleep_for(std::chrono::milliseconds(100));
+            raise(SIGKILL);
+          });
+        }
+        auto start = std::chrono::steady_clock::now();
+        std::string text;
+        while (text.empty()) {
+          start = std::chrono::steady_clock::now();
+          try {
+            new_group(ranks, {.timeout = std::chrono::seconds(40)});
+          } catch (const std::exception& error) {
+            text = fmt::format("{}: {}", to_string(error_code(error)), error.what());
+          }
+        }
+        EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(15));
+        std::ofstream(report) << text;
+        if (killer.joinable()) killer.join();
+      },
+      [](const std::filesystem::path& report) {
+        std::ifstream file(report);
+        const std::string text{std::istreambuf_iterator<char>(file), {}};
+        const bool named = text.find("rank 1") != std::string::npos || text.find("rank(s) 1") != std::string::npos;
+        EXPECT_TRUE(named) << text;
+      });
+}
+
+TEST(KilledRankFault, TheFirstMemberDiesAmidNewGroups) {
+  die_amid_new_groups({1, 0, 2});
+}
+
+TEST(KilledRankFault, AnotherMemberDiesAmidNewGroups) {
+  die_amid_new_groups({0, 1, 2});
+}
+
 TEST(KilledRankFault, AGroupOfTheLibrarysOwnToo) {
   die_before_a_new_group(3, [](int) { own_group(default_group(), c10::kCPU, "test"); });
 }
