@@ -105,8 +105,9 @@ def flat_tensors(value):
 def compare(a, b, where, memory):
     """Fails where Lockstep's copy b differs from Python's value a by more than the types that it does not have."""
     if isinstance(a, torch.Tensor):
-        assert type(b) is torch.Tensor and b.dtype == a.dtype and b.shape == a.shape and not b.requires_grad, where
-        assert b.resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8).tolist() == \
+        assert type(b) is torch.Tensor and b.dtype == a.dtype and b.shape == a.shape, where
+        assert b.requires_grad == a.requires_grad, where
+        assert b.detach().resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8).tolist() == \
             a.detach().resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8).tolist(), where
         if a.numel() and not (a.is_conj() or a.is_neg()):
             memory.setdefault(a.untyped_storage().data_ptr(), set()).add(b.untyped_storage().data_ptr())
