@@ -1,4 +1,4 @@
-// Loaders and tools when the system refuses threads.
+// Loaders when the system refuses threads.
 #include <gtest/gtest.h>
 
 #include <iostream>
@@ -7,7 +7,6 @@
 #include "data/batch_workers.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/errors.h"
-#include "picture_tools/in_parallel.h"
 #include "support/thread_limit.h"
 
 namespace lockstep::data {
@@ -58,17 +57,6 @@ TEST(DataThreadsFault, ALoaderWhoseWorkersCannotBeMadeIsAnError) {
 
 TEST(DataThreadsFault, ALoaderGoesOnWithTheWorkersThatItHas) {
   EXPECT_EXIT(add_workers(), ExitedWithCode(0), "goes on with 2 workers(.|\n)*done");
-}
-
-[[noreturn]] void add_up(int threads_left) {
-  test::refuse_threads(threads_left);
-  std::atomic<std::int64_t> sum = 0;
-  in_parallel(0, 1000, 4, [&](std::int64_t i) { sum += i; });
-  leave(sum == 999 * 1000 / 2, "done");
-}
-
-TEST(DataThreadsFault, ToolsDoWithFewerThreads) {
-  for (const int left : {0, 1}) EXPECT_EXIT(add_up(left), ExitedWithCode(0), "done");
 }
 
 }  // namespace

@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cstdlib>
 #include <stdexcept>
+
+#include "support/thread_limit.h"
 
 namespace lockstep::data {
 namespace {
@@ -26,6 +30,18 @@ TEST(InParallel, TheCallerGetsAnExceptionAndTheRestIsLeft) {
     EXPECT_GE(calls, 1);
     EXPECT_LE(calls, threads);
   }
+}
+
+// In a process that exits with 0 if the sum is right.
+[[noreturn]] void add_up(int threads_left) {
+  test::refuse_threads(threads_left);
+  std::atomic<std::int64_t> sum = 0;
+  in_parallel(0, 1000, 4, [&](std::int64_t i) { sum += i; });
+  std::_Exit(sum == 999 * 1000 / 2 ? 0 : 1);
+}
+
+TEST(InParallelFault, DoesWithFewerThreadsWhereTheSystemRefusesThem) {
+  for (const int left : {0, 1}) EXPECT_EXIT(add_up(left), testing::ExitedWithCode(0), "");
 }
 
 }  // namespace
