@@ -72,6 +72,10 @@ Result<std::string> own_program() {
   std::error_code error;
   std::string path = std::filesystem::read_symlink("/proc/self/exe", error).string();
   if (error) return Status::from_errno("cannot read /proc/self/exe to start this program again", error.value());
+  // `lockstep run --config` is a program of its own beside `lockstep`. Launchers on other nodes get its options without
+  // the file.
+  const std::filesystem::path self(path);
+  if (self.filename() == "lockstep-config") path = (self.parent_path() / "lockstep").string();
   return path;
 }
 

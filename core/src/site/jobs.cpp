@@ -25,6 +25,7 @@ namespace {
 // The kernel keeps 15 characters of a process's name.
 constexpr std::string_view kSupervisor = "lockstep-superv";
 constexpr std::string_view kLauncher = "lockstep";
+constexpr std::string_view kLauncherWithFile = "lockstep-config";  // it runs jobs of `lockstep run --config`
 
 int number_of(const std::map<std::string, std::string>& variables, const char* name) {
   const auto found = variables.find(name);
@@ -36,7 +37,7 @@ int number_of(const std::map<std::string, std::string>& variables, const char* n
 }
 
 bool is_run(const Process& process) {
-  if (process.name != kLauncher) return false;
+  if (process.name != kLauncher && process.name != kLauncherWithFile) return false;
   const std::vector<std::string> arguments = arguments_of(process.pid);
   return arguments.size() > 1 && arguments[1] == "run";
 }

@@ -1,5 +1,6 @@
 // `lockstep run --config`; with GPUs, on a fake NVML (core/tests/cli/programs/fake_nvml.cpp).
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <string>
@@ -83,6 +84,21 @@ TEST_F(ConfigMulti, DeviceIdsChooseGpus) {
                                     LOCKSTEP_PROGRAM, "run", "--config", folder_.path("conf/c.yaml"), "sh", "-c",
                                     "test $RANK = 0 && echo $CUDA_VISIBLE_DEVICES; true"});
   EXPECT_EQ(end.out, "[rank 0]: 2\n") << end.err;
+}
+
+// What runs a job with a file is a program of its own. It is one of the jobs, and finds `lockstep` beside itself.
+TEST_F(ConfigMulti, IsTheSameLauncherToOthers) {
+  folder_.write("conf/c.yaml", "launch:\n  rdzv_id: with-file\n");
+  const Finished end = run_program({"env", "PATH=/usr/bin:/bin", LOCKSTEP_PROGRAM, "run", "--config",
+                                    folder_.path("conf/c.yaml"), "lockstep", "ps"});
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_TRUE(contains(end.out, "with-file")) << end.out;
+  if (::geteuid() != 0) return;  // else as the first process of a container
+  const std::string program = LOCKSTEP_PROGRAM;
+  const Finished first = run_program({"unshare", "--pid", "--fork", "--kill-child", "--mount-proc", program, "run",
+                                      "--config", folder_.path("conf/c.yaml"), program, "ps"});
+  EXPECT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_TRUE(contains(first.out, "with-file")) << first.out;
 }
 
 TEST_F(ConfigMulti, HostsOfAJob) {
