@@ -3,6 +3,8 @@
 // checkpoints and spawn. Not here: the stores (lockstep/store), and the engine without LibTorch (lockstep/engine).
 #pragma once
 
+#include <torch/torch.h>  // IWYU pragma: export
+
 #include "lockstep/c10d/device_mesh.h"                   // IWYU pragma: export
 #include "lockstep/c10d/distributed.h"                   // IWYU pragma: export
 #include "lockstep/c10d/objects.h"                       // IWYU pragma: export

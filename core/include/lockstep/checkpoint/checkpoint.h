@@ -29,7 +29,12 @@
 // Methods throw CheckpointError. A restore that throws has changed nothing. Not thread-safe.
 #pragma once
 
-#include <torch/torch.h>
+#include <ATen/core/ivalue.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+#include <torch/optim/schedulers/lr_scheduler.h>
+#include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
+#include <torch/types.h>
 
 #include <concepts>
 #include <cstdint>

@@ -7,7 +7,8 @@
 // Files may come from anyone: see torch_file.h.
 #pragma once
 
-#include <torch/torch.h>
+#include <ATen/core/ivalue.h>
+#include <torch/types.h>
 
 #include <filesystem>
 

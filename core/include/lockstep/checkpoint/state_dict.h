@@ -8,7 +8,12 @@
 // path.
 #pragma once
 
-#include <torch/torch.h>
+#include <ATen/core/ivalue.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+#include <torch/optim/schedulers/lr_scheduler.h>
+#include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
+#include <torch/types.h>
 
 #include <filesystem>
 #include <string>

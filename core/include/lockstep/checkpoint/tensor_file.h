@@ -14,7 +14,7 @@
 // file (plus the parsed header).
 #pragma once
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <filesystem>
 #include <map>

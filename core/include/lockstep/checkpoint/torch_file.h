@@ -20,7 +20,8 @@
 // done.
 #pragma once
 
-#include <torch/torch.h>
+#include <ATen/core/ivalue.h>
+#include <torch/types.h>
 
 #include <filesystem>
 

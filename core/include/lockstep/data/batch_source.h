@@ -2,7 +2,7 @@
 // loader itself (DataLoaderBase) knows no type; DataLoaderOf<S, B> gives it one of the sources below.
 #pragma once
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <cstdint>
 #include <functional>

@@ -19,7 +19,8 @@
 // tensors of a batch by it, to copy them to a device.
 #pragma once
 
-#include <torch/torch.h>
+#include <torch/data/example.h>
+#include <torch/types.h>
 
 #include <array>
 #include <cstdint>

@@ -12,7 +12,7 @@
 // of.
 #pragma once
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <concepts>
 #include <cstdint>

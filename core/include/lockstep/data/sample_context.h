@@ -1,7 +1,7 @@
 // What a dataset may use to make a sample or a batch: the keys of its randomness, and memory for whole batches.
 #pragma once
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <cstddef>
 #include <cstdint>

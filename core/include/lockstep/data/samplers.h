@@ -8,7 +8,7 @@
 // throw DataError (kInvalidArgument).
 #pragma once
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <cstdint>
 #include <span>

@@ -26,7 +26,7 @@
 // Tensors may be on any device. Counts are 64-bit integers. Not thread-safe.
 #pragma once
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <limits>
 #include <string>

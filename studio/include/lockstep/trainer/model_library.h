@@ -11,7 +11,8 @@
 // against a release of Lockstep with another ModelRequest is refused too.
 #pragma once
 
-#include <torch/torch.h>
+#include <torch/nn/modules/container/any.h>
+#include <torch/types.h>
 
 #include <cstddef>
 #include <cstdint>

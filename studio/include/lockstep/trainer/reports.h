@@ -1,7 +1,7 @@
 // What a Trainer tells the program, and what a step of the program tells the Trainer.
 #pragma once
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <cstdint>
 #include <filesystem>
