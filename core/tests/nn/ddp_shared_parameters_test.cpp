@@ -119,6 +119,40 @@ TEST_P(DdpSharedParametersMulti, TwoModelsAroundOneEncoder) {
   });
 }
 
+// The exception leaves a pass of both. The next pass calls one of them, and a collective of the program's own lies
+// before the first gradient on rank 0, behind it on the others.
+TEST_P(DdpSharedParametersMulti, AfterAnExceptionWithACollectiveOfTheProgram) {
+  run_processes(GetParam(), [](int) {
+    const Rank rank;
+    const torch::nn::Linear encoder = make_encoder();
+    Coder actor(encoder);
+    Coder critic(encoder);
+    DistributedDataParallel<Coder> one(actor);
+    DistributedDataParallel<Coder> two(critic);
+    const torch::Tensor x = random_input({8, kEncoded}, 1);
+    (one->forward(x) + two->forward(x)).backward();  // builds the buckets
+    {
+      const torch::Tensor loss = one->forward(x);
+      loss.register_hook([](const torch::Tensor&) { throw std::runtime_error("the program's own"); });
+      EXPECT_THROW((loss + two->forward(x)).backward(), std::runtime_error);
+    }
+    actor->zero_grad();
+    critic->zero_grad();
+    const bool first = get_rank() == 0;
+    torch::Tensor loss = one->forward(x);
+    torch::Tensor sum = torch::full({}, 1.0);
+    const auto communicate = [&](const torch::Tensor&) { all_reduce(sum); };
+    if (first) {
+      loss.register_hook(communicate);
+    } else {
+      encoder->weight.register_hook(communicate);
+    }
+    loss.backward();
+    EXPECT_EQ(sum.item<double>(), get_world_size());
+    expect_equal_on_all_ranks({encoder->weight.grad(), actor->head->weight.grad()}, "gradient");
+  });
+}
+
 // The two take turns. A rank may use the head alone.
 TEST_P(DdpSharedParametersMulti, TakeTurnsWithBranchesByRank) {
   run_processes(GetParam(), [](int) {

@@ -65,6 +65,7 @@ void Reducer::check_sizes() const {
   impl_->state.buffers.check_unchanged();
 }
 void Reducer::before_forward() {
+  impl_->settle_family();
   MutexLock lock(impl_->mutex);
   if (impl_->is_recomputing()) return;
   nn_detail::ReducerState& state = impl_->state;

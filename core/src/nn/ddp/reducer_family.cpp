@@ -79,6 +79,24 @@ void Reducer::Impl::start_family() {
   }
 }
 
+// Ends the passes of the family that an exception has left, which waits for the other ranks. A forward pass is the
+// place for the wait: in a backward pass, collectives of the program may lie before the family's first gradient on one
+// rank, and behind it on another one.
+void Reducer::Impl::settle_family() {
+  if (!state.has_family.load(std::memory_order_relaxed)) return;
+  std::vector<std::weak_ptr<Impl>> all;
+  {
+    MutexLock lock(mutex);
+    all = family;
+  }
+  for (const std::weak_ptr<Impl>& weak : all) {
+    const auto member = weak.lock();
+    if (!member) continue;
+    MutexLock lock(member->mutex);
+    if (member->state.passes.is_interrupted()) member->abandon_pass();
+  }
+}
+
 namespace {
 
 // The reducers whose passes end with a backward pass of this thread, which has this number.

@@ -40,6 +40,7 @@ struct Reducer::Impl : std::enable_shared_from_this<Reducer::Impl> {
 
   // reducer_family.cpp
   void find_family() LOCKSTEP_EXCLUDES(mutex);
+  void settle_family() LOCKSTEP_EXCLUDES(mutex);
   void start_family() LOCKSTEP_EXCLUDES(mutex);
   void finish_after_other_reducers() LOCKSTEP_REQUIRES(mutex);
   static void finish_all();
