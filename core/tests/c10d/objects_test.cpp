@@ -15,6 +15,9 @@ struct Config {
   std::vector<double> rates;
   bool operator==(const Config&) const = default;
 };
+auto fields(Config& config) {
+  return std::tie(config.name, config.rates);
+}
 
 // May have no bytes.
 struct Unsendable {
@@ -30,20 +33,6 @@ struct lockstep::ObjectCodec<lockstep::test::Unsendable> {
     writer.put(value.is_wrong);
   }
   static test::Unsendable decode(ObjectReader& reader) { return {reader.get<bool>()}; }
-};
-
-template <>
-struct lockstep::ObjectCodec<lockstep::test::Config> {
-  static void encode(const test::Config& value, ObjectWriter& writer) {
-    writer.put(value.name);
-    writer.put(value.rates);
-  }
-  static test::Config decode(ObjectReader& reader) {
-    test::Config value;
-    value.name = reader.get<std::string>();
-    value.rates = reader.get<std::vector<double>>();
-    return value;
-  }
 };
 
 namespace lockstep::test {

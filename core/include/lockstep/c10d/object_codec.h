@@ -14,20 +14,9 @@
 //     fills the receiver's own object, which must have the same structure. A module's tensors keep their memory, and
 //     all tensors keep their devices. c10::ValueError if a tensor has another shape; then nothing has changed. To
 //     arrive as a new object (all_gather_object, ...) a module needs a default constructor.
-// For a type of your own, specialise it:
-//
-//   template <> struct lockstep::ObjectCodec<Config> {
-//     static void encode(const Config& value, ObjectWriter& writer) {
-//       writer.put(value.name);
-//       writer.put(value.rates);
-//     }
-//     static Config decode(ObjectReader& reader) {
-//       Config value;
-//       value.name = reader.get<std::string>();
-//       value.rates = reader.get<std::vector<double>>();
-//       return value;
-//     }
-//   };
+//   - a struct with fields() (fields.h): the fields are sent. An existing object keeps what fields() does not list. A
+//     new object needs a default constructor
+// For another type, specialise it: encode() and decode() as in ObjectCodec<std::string> below.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -52,6 +41,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/fields.h"
 #include "lockstep/c10d/errors.h"
 
 namespace torch::optim {
@@ -180,9 +170,10 @@ inline constexpr bool kCanMake = !std::is_same_v<decltype(Maker<T>::make()), std
 // Types without a specialisation below: raw memory, or torch::save.
 template <typename T>
 struct ObjectCodec {
-  static_assert(object_codec::kIsRaw<T> || object_codec::Archived<T>,
-                "this type has no ObjectCodec: specialise lockstep::ObjectCodec for it (object_codec.h shows how), or "
-                "hold a module in its holder or a std::shared_ptr");
+  static_assert(
+      object_codec::kIsRaw<T> || object_codec::Archived<T>,
+      "this type has no ObjectCodec: list its values by fields() (fields.h), specialise lockstep::ObjectCodec "
+      "for it, or hold a module in its holder or a std::shared_ptr");
 
   static void encode(const T& value, ObjectWriter& writer) {
     if constexpr (object_codec::kIsRaw<T>) {
@@ -218,6 +209,21 @@ struct ObjectCodec {
       std::istringstream stream(bytes);
       torch::load(value, stream);
     }
+  }
+};
+
+template <HasFields T>
+struct ObjectCodec<T> {
+  static void encode(const T& value, ObjectWriter& writer) {
+    std::apply([&](const auto&... field) { (writer.put(field), ...); }, fields(const_cast<T&>(value)));  // only read
+  }
+  static T decode(ObjectReader& reader) {
+    T value{};
+    decode_into(reader, value);
+    return value;
+  }
+  static void decode_into(ObjectReader& reader, T& value) {
+    std::apply([&](auto&... field) { (reader.get_into(field), ...); }, fields(value));
   }
 };
 
