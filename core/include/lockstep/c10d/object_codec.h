@@ -256,18 +256,29 @@ struct ObjectCodec<at::Tensor> {
   }
 };
 
-template <typename T>
-struct ObjectCodec<std::vector<T>> {
-  static void encode(const std::vector<T>& value, ObjectWriter& writer) {
+// The number of entries, and each of them.
+template <typename List, typename Entry>
+struct ObjectListCodec {
+  static void encode(const List& value, ObjectWriter& writer) {
     writer.put<std::uint64_t>(value.size());
-    for (const T& entry : value) writer.put<T>(entry);
+    for (const auto& entry : value) writer.put<Entry>(entry);
   }
-  static std::vector<T> decode(ObjectReader& reader) {
-    std::vector<T> value;
-    for (auto left = reader.get<std::uint64_t>(); left > 0; --left) value.push_back(reader.get<T>());
+  static List decode(ObjectReader& reader) {
+    List value;
+    for (auto left = reader.get<std::uint64_t>(); left > 0; --left) value.insert(value.end(), reader.get<Entry>());
     return value;
   }
 };
+template <typename T>
+struct ObjectCodec<std::vector<T>> : ObjectListCodec<std::vector<T>, T> {};
+template <typename T>
+struct ObjectCodec<std::set<T>> : ObjectListCodec<std::set<T>, T> {};
+template <typename T>
+struct ObjectCodec<std::unordered_set<T>> : ObjectListCodec<std::unordered_set<T>, T> {};
+template <typename K, typename V>
+struct ObjectCodec<std::map<K, V>> : ObjectListCodec<std::map<K, V>, std::pair<K, V>> {};
+template <typename K, typename V>
+struct ObjectCodec<std::unordered_map<K, V>> : ObjectListCodec<std::unordered_map<K, V>, std::pair<K, V>> {};
 
 template <typename T, std::size_t N>
 struct ObjectCodec<std::array<T, N>> {
@@ -282,48 +293,6 @@ struct ObjectCodec<std::array<T, N>> {
     return {{(static_cast<void>(I), reader.get<T>())...}};
   }
 };
-
-template <typename Set>
-struct ObjectSetCodec {
-  static void encode(const Set& value, ObjectWriter& writer) {
-    writer.put<std::uint64_t>(value.size());
-    for (const auto& entry : value) writer.put<typename Set::value_type>(entry);
-  }
-  static Set decode(ObjectReader& reader) {
-    Set value;
-    for (auto left = reader.get<std::uint64_t>(); left > 0; --left) {
-      value.insert(reader.get<typename Set::value_type>());
-    }
-    return value;
-  }
-};
-template <typename T>
-struct ObjectCodec<std::set<T>> : ObjectSetCodec<std::set<T>> {};
-template <typename T>
-struct ObjectCodec<std::unordered_set<T>> : ObjectSetCodec<std::unordered_set<T>> {};
-
-template <typename Map>
-struct ObjectMapCodec {
-  static void encode(const Map& value, ObjectWriter& writer) {
-    writer.put<std::uint64_t>(value.size());
-    for (const auto& [key, entry] : value) {
-      writer.put<typename Map::key_type>(key);
-      writer.put<typename Map::mapped_type>(entry);
-    }
-  }
-  static Map decode(ObjectReader& reader) {
-    Map value;
-    for (auto left = reader.get<std::uint64_t>(); left > 0; --left) {
-      auto key = reader.get<typename Map::key_type>();
-      value.insert_or_assign(std::move(key), reader.get<typename Map::mapped_type>());
-    }
-    return value;
-  }
-};
-template <typename K, typename V>
-struct ObjectCodec<std::map<K, V>> : ObjectMapCodec<std::map<K, V>> {};
-template <typename K, typename V>
-struct ObjectCodec<std::unordered_map<K, V>> : ObjectMapCodec<std::unordered_map<K, V>> {};
 
 template <typename T>
 struct ObjectCodec<std::optional<T>> {
