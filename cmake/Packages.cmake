@@ -32,7 +32,6 @@ set(CPACK_COMPONENT_STUDIO_DESCRIPTION "Configuration files, training without co
 machine. `lockstep train` needs the PyPI wheel torch: name its folder in LOCKSTEP_TORCH_DIR.")
 # Loaded at run time, where there is something for them to do.
 set(CPACK_DEBIAN_CORE_PACKAGE_RECOMMENDS "libhwloc15, libucx0")
-set(CPACK_DEBIAN_VISION_PACKAGE_RECOMMENDS fonts-dejavu-core)
 if(LOCKSTEP_HAS_MPI)
   set(CPACK_DEBIAN_CORE-DEV_PACKAGE_RECOMMENDS libopenmpi-dev)
 endif()

@@ -7,7 +7,7 @@ readonly CLANG_TIDY=23.1.4
 readonly CORE_PACKAGES=(build-essential ca-certificates ccache cmake git ninja-build pkg-config python3 python3-dev python3-venv iproute2
   libcli11-dev libfmt-dev libgtest-dev libhwloc-dev libopenmpi-dev libspdlog-dev libssl-dev libucx-dev nlohmann-json3-dev openmpi-bin
   zlib1g-dev)
-readonly VISION_PACKAGES=("${CORE_PACKAGES[@]}" fonts-dejavu-core libfontconfig-dev libfreetype-dev libjpeg-dev libpng-dev libtiff-dev libwebp-dev)
+readonly VISION_PACKAGES=("${CORE_PACKAGES[@]}" libjpeg-dev libpng-dev libtiff-dev libwebp-dev)
 readonly BUILD_PACKAGES=("${VISION_PACKAGES[@]}" dataset-fashion-mnist libyaml-cpp-dev)
 # The libraries of Slurm's programs, for the tests under Slurm; the browser that looks at report.html.
 readonly TEST_PACKAGES=(chromium libdbus-1-3 libhwloc15 libjson-c5 liblz4-1 libmunge2 libnuma1 libpam0g libreadline8

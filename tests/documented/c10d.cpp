@@ -148,28 +148,5 @@ namespace {
   std::vector<std::map<std::string, double>> metrics = lockstep::all_gather_object(mine);
 }
 
-struct Config {
-  std::string name;
-  std::vector<double> rates;
-};
-
 }  // namespace
 }  // namespace lockstep
-
-using lockstep::Config;
-using lockstep::ObjectReader;
-using lockstep::ObjectWriter;
-
-template <>
-struct lockstep::ObjectCodec<Config> {
-  static void encode(const Config& value, ObjectWriter& writer) {
-    writer.put(value.name);
-    writer.put(value.rates);
-  }
-  static Config decode(ObjectReader& reader) {
-    Config value;
-    value.name = reader.get<std::string>();
-    value.rates = reader.get<std::vector<double>>();
-    return value;
-  }
-};

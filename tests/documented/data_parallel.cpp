@@ -27,12 +27,10 @@ TORCH_MODULE(Masked);
 
 struct Batch {
   torch::Tensor images, labels;
-  template <typename Visit>
-  void for_each_tensor(Visit&& visit) {
-    visit(images, "images");
-    visit(labels, "labels");
-  }
 };
+auto fields(Batch& batch) {
+  return std::tie(batch.images, batch.labels);
+}
 
 [[maybe_unused]] void wrapping() {
   Net net;

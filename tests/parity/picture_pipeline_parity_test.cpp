@@ -13,7 +13,6 @@
 #include "lockstep/datasets/image_folder.h"
 #include "lockstep/datasets/packed_images.h"
 #include "lockstep/datasets/transform_tensor.h"
-#include "preview/contact_sheet.h"
 #include "support/python/python.h"
 #include "support/scratch_folder.h"
 
@@ -238,34 +237,6 @@ TEST(TransformTensor, SaysWhatItExpects) {
   EXPECT_NE(message(torch::zeros({1, 4, 4}, torch::kByte), {ToTensor{}, kNormalize})
                 .find("each of 3 channels, found a sample with 1"),
             std::string::npos);
-}
-
-TEST_F(PicturePipelineParity, PreviewsShowTheSamples) {
-  constexpr int kCell = 54;  // the width of a picture of 91 x 67 whose shorter side is 40
-  constexpr int kColumns = 16;
-  const auto count = static_cast<int>(files_.size());
-  const SheetOptions options{.samples = count, .columns = kColumns, .cell = kCell};
-  const Result<ContactSheet> made = contact_sheet(pictures(), Compose({Resize{40}}, Precision::kExact), options);
-  ASSERT_TRUE(made.ok()) << made.status().message();
-  ASSERT_EQ(made.value().samples, count);
-  const Image& sheet = made.value().image;
-  const int gap = sheet.width() - kColumns * (sheet.width() / kColumns);
-  const int row_height = (sheet.height() - gap) / ((count + kColumns - 1) / kColumns);
-  const torch::Tensor expected = (theirs("resize") * 255.0).round().to(torch::kByte);
-  ASSERT_EQ(expected.size(3), kCell);
-  const auto level = expected.accessor<std::uint8_t, 4>();
-  for (int i = 0; i < count; ++i) {
-    const int left = gap + i % kColumns * (kCell + gap);
-    const int top = gap + i / kColumns * row_height + (kCell - 40) / 2;
-    int different = 0;
-    for (int y = 0; y < 40; ++y) {
-      for (int x = 0; x < kCell; ++x) {
-        const auto pixel = sheet.pixel(left + x, top + y);
-        for (int c = 0; c < 3; ++c) different += pixel[c] != level[i][c][y][x] ? 1 : 0;
-      }
-    }
-    EXPECT_EQ(different, 0) << files_[i];
-  }
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "lockstep/c10d/store_adapter.h"
 
@@ -29,74 +30,52 @@ class WrappedStore final : public comm::Store {
  public:
   explicit WrappedStore(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
 
-  Status set(std::string_view key, std::string_view value) override {
-    return attempt([&] { store_->set(std::string(key), to_vector(value)); }, "set", key);
+ private:
+  using Op = comm::StoreCall::Op;
+
+  Result<comm::StoreAnswer> answer(comm::StoreCall call) override {
+    if (call.waits()) LOCKSTEP_RETURN_IF_ERROR(wait_for(call));
+    comm::StoreAnswer answer;
+    LOCKSTEP_RETURN_IF_ERROR(attempt([&] { run(call, answer); }, call));
+    return answer;
   }
 
-  Result<comm::Bytes> get(std::string_view key, Deadline deadline) override {
-    const std::vector<std::string> keys{std::string(key)};
-    comm::Bytes value;
-    LOCKSTEP_RETURN_IF_ERROR(wait(keys, deadline));
-    LOCKSTEP_RETURN_IF_ERROR(attempt([&] { value = to_bytes(store_->get(keys.front())); }, "get", key));
-    return value;
-  }
-
-  Result<std::int64_t> add(std::string_view key, std::int64_t amount) override {
-    std::int64_t value = 0;
-    LOCKSTEP_RETURN_IF_ERROR(attempt([&] { value = store_->add(std::string(key), amount); }, "add", key));
-    return value;
-  }
-
-  Result<comm::Bytes> compare_set(std::string_view key, std::string_view expected, std::string_view desired) override {
-    comm::Bytes value;
-    const auto call = [&] {
-      value = to_bytes(store_->compareSet(std::string(key), to_vector(expected), to_vector(desired)));
-    };
-    LOCKSTEP_RETURN_IF_ERROR(attempt(call, "compare_set", key));
-    return value;
-  }
-
-  Status append(std::string_view key, std::string_view value) override {
-    return attempt([&] { store_->append(std::string(key), to_vector(value)); }, "append", key);
-  }
-
-  Status wait(std::span<const std::string> keys, Deadline deadline) override {
-    const std::vector<std::string> list(keys.begin(), keys.end());
-    for (;;) {
-      Status status = attempt([&] { store_->wait(list, time_left(deadline)); }, "wait", name_of(keys));
-      if (status.ok()) return status;
-      if (deadline.expired()) return {ErrorCode::kTimeout, status.message()};
-      // A store that is gone fails here. A store that waited less than it was asked to is asked again.
-      LOCKSTEP_RETURN_IF_ERROR(check(keys).status());
+  void run(const comm::StoreCall& call, comm::StoreAnswer& answer) const {
+    const auto value = [&](std::size_t i) { return to_vector(call.values[i]); };
+    switch (call.op) {
+      case Op::kSet:
+        for (std::size_t i = 0; i < call.keys.size(); ++i) store_->set(call.keys[i], value(i));
+        break;
+      case Op::kGet:
+        for (const std::string& key : call.keys) answer.values.push_back(to_bytes(store_->get(key)));
+        break;
+      case Op::kAdd: answer.number = store_->add(call.keys[0], call.amount); break;
+      case Op::kCompareSet:
+        answer.values.push_back(to_bytes(store_->compareSet(call.keys[0], value(0), value(1))));
+        break;
+      case Op::kAppend: store_->append(call.keys[0], value(0)); break;
+      case Op::kWait: break;
+      case Op::kCheck: answer.number = store_->check(call.keys) ? 1 : 0; break;
+      case Op::kDelete: answer.number = store_->deleteKey(call.keys[0]) ? 1 : 0; break;
+      case Op::kNumKeys: answer.number = store_->getNumKeys(); break;
     }
   }
 
-  Result<bool> check(std::span<const std::string> keys) override {
-    bool there = false;
-    const std::vector<std::string> list(keys.begin(), keys.end());
-    LOCKSTEP_RETURN_IF_ERROR(attempt([&] { there = store_->check(list); }, "check", name_of(keys)));
-    return there;
-  }
-
-  Result<bool> delete_key(std::string_view key) override {
-    bool was_there = false;
-    LOCKSTEP_RETURN_IF_ERROR(attempt([&] { was_there = store_->deleteKey(std::string(key)); }, "delete_key", key));
-    return was_there;
-  }
-
-  Result<std::int64_t> num_keys() override {
-    std::int64_t count = 0;
-    LOCKSTEP_RETURN_IF_ERROR(attempt([&] { count = store_->getNumKeys(); }, "num_keys", ""));
-    return count;
-  }
-
- private:
-  static std::string name_of(std::span<const std::string> keys) {
-    return keys.empty() ? std::string() : fmt::format("{}{}", keys.front(), keys.size() > 1 ? ", ..." : "");
+  Status wait_for(const comm::StoreCall& call) {
+    for (;;) {
+      Status status = attempt([&] { store_->wait(call.keys, time_left(call.deadline)); }, call);
+      if (status.ok()) return status;
+      if (call.deadline.expired()) return {ErrorCode::kTimeout, status.message()};
+      // A store that is gone fails here. A store that waited less than it was asked to is asked again.
+      LOCKSTEP_RETURN_IF_ERROR(check(call.keys).status());
+    }
   }
 
   template <typename Call>
-  static Status attempt(const Call& call, const char* what, std::string_view key) {
+  static Status attempt(const Call& call, const comm::StoreCall& asked) {
+    constexpr std::array kNames = {"set", "get", "add", "compare_set", "append", "wait", "check", "delete", "num_keys"};
+    const char* what = kNames.at(static_cast<std::size_t>(asked.op) - 1);
+    const std::string key = asked.keys.empty() ? "" : asked.keys[0] + (asked.keys.size() > 1 ? ", ..." : "");
     try {
       call();
       return {};

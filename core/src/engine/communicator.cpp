@@ -203,108 +203,58 @@ std::uint64_t Communicator::family() const {
   return group_->family();
 }
 
-Status Communicator::run_request(const RequestView& request, Deadline deadline) {
+template <typename Args>
+Status Communicator::run(const Args& args, Deadline deadline) {
   LOCKSTEP_RETURN_IF_ERROR(check_process());
-  LOCKSTEP_RETURN_IF_ERROR(validate(request, rank(), group_size()));
-  return tell_other_groups(*group_, group_->run(request, deadline));
+  if constexpr (requires { make_transfer(args, group_size()); }) {
+    LOCKSTEP_ASSIGN_OR_RETURN(Transfer transfer, make_transfer(args, group_size()));
+    return tell_other_groups(*group_, group_->run(std::move(transfer), deadline));
+  } else {
+    const RequestView request = view_of(args, rank());
+    LOCKSTEP_RETURN_IF_ERROR(validate(request, rank(), group_size()));
+    return tell_other_groups(*group_, group_->run(request, deadline));
+  }
 }
 
 template <typename Args>
-Status Communicator::run_transfer(const Args& args, Deadline deadline) {
+Result<Operation> Communicator::start(const Args& args, KeepAlive keep) {
   LOCKSTEP_RETURN_IF_ERROR(check_process());
-  LOCKSTEP_ASSIGN_OR_RETURN(Transfer transfer, make_transfer(args, group_size()));
-  return tell_other_groups(*group_, group_->run(std::move(transfer), deadline));
+  if constexpr (requires { make_transfer(args, group_size()); }) {
+    LOCKSTEP_ASSIGN_OR_RETURN(Transfer transfer, make_transfer(args, group_size()));
+    LOCKSTEP_ASSIGN_OR_RETURN(auto state,
+                              tell_other_groups(*group_, group_->start(std::move(transfer), std::move(keep))));
+    return Operation(std::move(state));
+  } else {
+    const RequestView request = view_of(args, rank());
+    LOCKSTEP_RETURN_IF_ERROR(validate(request, rank(), group_size()));
+    LOCKSTEP_ASSIGN_OR_RETURN(auto state, tell_other_groups(*group_, group_->start(request.copy(), std::move(keep))));
+    return Operation(std::move(state));
+  }
 }
 
-Result<Operation> Communicator::start_request(const RequestView& request, KeepAlive keep) {
-  LOCKSTEP_RETURN_IF_ERROR(check_process());
-  LOCKSTEP_RETURN_IF_ERROR(validate(request, rank(), group_size()));
-  LOCKSTEP_ASSIGN_OR_RETURN(auto state, tell_other_groups(*group_, group_->start(request.copy(), std::move(keep))));
-  return Operation(std::move(state));
-}
-
-template <typename Args>
-Result<Operation> Communicator::start_transfer(const Args& args, KeepAlive keep) {
-  LOCKSTEP_RETURN_IF_ERROR(check_process());
-  LOCKSTEP_ASSIGN_OR_RETURN(Transfer transfer, make_transfer(args, group_size()));
-  LOCKSTEP_ASSIGN_OR_RETURN(auto state,
-                            tell_other_groups(*group_, group_->start(std::move(transfer), std::move(keep))));
-  return Operation(std::move(state));
-}
-
-Status Communicator::run(const AllReduce& args, Deadline deadline) {
-  return run_request(view_of(args, rank()), deadline);
-}
-Status Communicator::run(const Reduce& args, Deadline deadline) {
-  return run_request(view_of(args, rank()), deadline);
-}
-Status Communicator::run(const Broadcast& args, Deadline deadline) {
-  return run_request(view_of(args, rank()), deadline);
-}
-Status Communicator::run(const AllGather& args, Deadline deadline) {
-  return run_request(view_of(args, rank()), deadline);
-}
-Status Communicator::run(const Gather& args, Deadline deadline) {
-  return run_request(view_of(args, rank()), deadline);
-}
-Status Communicator::run(const Scatter& args, Deadline deadline) {
-  return run_request(view_of(args, rank()), deadline);
-}
-Status Communicator::run(const ReduceScatter& args, Deadline deadline) {
-  return run_request(view_of(args, rank()), deadline);
-}
-Status Communicator::run(const AllToAll& args, Deadline deadline) {
-  return run_request(view_of(args, rank()), deadline);
-}
-Status Communicator::run(const Barrier& args, Deadline deadline) {
-  return run_request(view_of(args, rank()), deadline);
-}
-
-Status Communicator::run(const Send& args, Deadline deadline) {
-  return run_transfer(args, deadline);
-}
-Status Communicator::run(const Receive& args, Deadline deadline) {
-  return run_transfer(args, deadline);
-}
-
-Result<Operation> Communicator::start(const AllReduce& args, KeepAlive keep) {
-  return start_request(view_of(args, rank()), std::move(keep));
-}
-Result<Operation> Communicator::start(const Reduce& args, KeepAlive keep) {
-  return start_request(view_of(args, rank()), std::move(keep));
-}
-Result<Operation> Communicator::start(const Broadcast& args, KeepAlive keep) {
-  return start_request(view_of(args, rank()), std::move(keep));
-}
-Result<Operation> Communicator::start(const AllGather& args, KeepAlive keep) {
-  return start_request(view_of(args, rank()), std::move(keep));
-}
-Result<Operation> Communicator::start(const Gather& args, KeepAlive keep) {
-  return start_request(view_of(args, rank()), std::move(keep));
-}
-Result<Operation> Communicator::start(const Scatter& args, KeepAlive keep) {
-  return start_request(view_of(args, rank()), std::move(keep));
-}
-Result<Operation> Communicator::start(const ReduceScatter& args, KeepAlive keep) {
-  return start_request(view_of(args, rank()), std::move(keep));
-}
-Result<Operation> Communicator::start(const AllToAll& args, KeepAlive keep) {
-  return start_request(view_of(args, rank()), std::move(keep));
-}
-Result<Operation> Communicator::start(const Barrier& args, KeepAlive keep) {
-  return start_request(view_of(args, rank()), std::move(keep));
-}
-
-Result<Operation> Communicator::start(const Refusal& args, KeepAlive keep) {
-  return start_request(view_of(args, rank()), std::move(keep));
-}
-
-Result<Operation> Communicator::start(const Send& args, KeepAlive keep) {
-  return start_transfer(args, std::move(keep));
-}
-Result<Operation> Communicator::start(const Receive& args, KeepAlive keep) {
-  return start_transfer(args, std::move(keep));
-}
+template Status Communicator::run(const AllReduce&, Deadline);
+template Status Communicator::run(const Reduce&, Deadline);
+template Status Communicator::run(const Broadcast&, Deadline);
+template Status Communicator::run(const AllGather&, Deadline);
+template Status Communicator::run(const Gather&, Deadline);
+template Status Communicator::run(const Scatter&, Deadline);
+template Status Communicator::run(const ReduceScatter&, Deadline);
+template Status Communicator::run(const AllToAll&, Deadline);
+template Status Communicator::run(const Barrier&, Deadline);
+template Status Communicator::run(const Send&, Deadline);
+template Status Communicator::run(const Receive&, Deadline);
+template Result<Operation> Communicator::start(const AllReduce&, KeepAlive);
+template Result<Operation> Communicator::start(const Reduce&, KeepAlive);
+template Result<Operation> Communicator::start(const Broadcast&, KeepAlive);
+template Result<Operation> Communicator::start(const AllGather&, KeepAlive);
+template Result<Operation> Communicator::start(const Gather&, KeepAlive);
+template Result<Operation> Communicator::start(const Scatter&, KeepAlive);
+template Result<Operation> Communicator::start(const ReduceScatter&, KeepAlive);
+template Result<Operation> Communicator::start(const AllToAll&, KeepAlive);
+template Result<Operation> Communicator::start(const Barrier&, KeepAlive);
+template Result<Operation> Communicator::start(const Refusal&, KeepAlive);
+template Result<Operation> Communicator::start(const Send&, KeepAlive);
+template Result<Operation> Communicator::start(const Receive&, KeepAlive);
 
 void Communicator::progress() {
   if (origin_.is_this_process()) group_->progress();

@@ -40,9 +40,6 @@ void put(const Status& status, HandOverMessage& message) {
 void put(const Status& status, Address& address) {
   put_into(status, address);
 }
-Status status_in(const Address& address) {
-  return status_of(address);
-}
 
 Status send_message(int socket, const HandOverMessage& message, Deadline deadline, std::span<const int> descriptors) {
   return send_message(socket, std::as_bytes(std::span(&message, 1)), descriptors, deadline);

@@ -56,7 +56,6 @@ struct Address {
 
 void put(const Status& status, HandOverMessage& message);
 void put(const Status& status, Address& address);
-Status status_in(const Address& address);
 
 Status send_message(int socket, const HandOverMessage& message, Deadline deadline,
                     std::span<const int> descriptors = {});

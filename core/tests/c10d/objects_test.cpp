@@ -15,6 +15,19 @@ struct Config {
   std::vector<double> rates;
   bool operator==(const Config&) const = default;
 };
+auto fields(Config& config) {
+  return std::tie(config.name, config.rates);
+}
+
+// With a value that is not sent.
+struct Progress {
+  torch::nn::Linear layer{2, 3};
+  std::int64_t steps = 0;
+  std::string host;
+};
+auto fields(Progress& progress) {
+  return std::tie(progress.layer, progress.steps);
+}
 
 // May have no bytes.
 struct Unsendable {
@@ -30,20 +43,6 @@ struct lockstep::ObjectCodec<lockstep::test::Unsendable> {
     writer.put(value.is_wrong);
   }
   static test::Unsendable decode(ObjectReader& reader) { return {reader.get<bool>()}; }
-};
-
-template <>
-struct lockstep::ObjectCodec<lockstep::test::Config> {
-  static void encode(const test::Config& value, ObjectWriter& writer) {
-    writer.put(value.name);
-    writer.put(value.rates);
-  }
-  static test::Config decode(ObjectReader& reader) {
-    test::Config value;
-    value.name = reader.get<std::string>();
-    value.rates = reader.get<std::vector<double>>();
-    return value;
-  }
 };
 
 namespace lockstep::test {
@@ -85,6 +84,18 @@ TEST(ObjectCodec, KeepsTensorsAndModules) {
   const auto made = there_and_back(net);
   EXPECT_NE(made, net);
   expect_equal(made->layer->weight, net->layer->weight, "module");
+}
+
+TEST(ObjectCodec, FillsTheFieldsOfAnObject) {
+  Progress sent{.steps = 3, .host = "theirs"};
+  Progress received{.host = "mine"};
+  const at::Tensor weight = received.layer->weight;
+  decode_object_into(encode_object(sent), received);
+  EXPECT_TRUE(received.layer->weight.is_same(weight));
+  expect_equal(weight, sent.layer->weight, "module in a struct");
+  EXPECT_EQ(received.steps, 3);
+  EXPECT_EQ(received.host, "mine");
+  EXPECT_EQ(there_and_back(sent).host, "");
 }
 
 // Each rank has its own values; then all have rank 1's, in the same objects.

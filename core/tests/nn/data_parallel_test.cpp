@@ -334,13 +334,10 @@ TEST(DataParallel, TakesAnySignature) {
 struct Detection {
   torch::Tensor boxes, masks;
   std::int64_t found = 0;
-  template <typename Visitor>
-  void for_each_tensor(Visitor visit) {
-    visit(boxes, "boxes");
-    visit(masks, "masks");
-    visit(found, "found");
-  }
 };
+auto fields(Detection& detection) {
+  return std::tie(detection.boxes, detection.masks, detection.found);
+}
 
 struct DetectorImpl : torch::nn::Cloneable<DetectorImpl> {
   DetectorImpl() { reset(); }
@@ -363,8 +360,8 @@ TEST(DataParallel, NamesWhatOneReplicaAloneReturnsInsideAStructOrVariant) {
   const torch::Tensor x = torch::tensor({{1., 1.}, {-1., -1.}}).to(torch::kFloat);
   EXPECT_TRUE(parallel.apply(&DetectorImpl::detect, x.abs()).boxes.equal(x.abs()));
   expect_in(error_of([&] { parallel.apply(&DetectorImpl::detect, x); }),
-            {"result, 'masks'", "replica 0 and replica 1", "undefined"});
-  expect_in(error_of([&] { parallel.apply(&DetectorImpl::count, x); }), {"result, 'found'", "another value"});
+            {"result, field 1", "replica 0 and replica 1", "undefined"});
+  expect_in(error_of([&] { parallel.apply(&DetectorImpl::count, x); }), {"result, field 2", "another value"});
   expect_in(error_of([&] { parallel.apply(&DetectorImpl::several, x); }),
             {"result", "replica 0 and replica 1", "another number of values"});
 }

@@ -33,20 +33,14 @@ TEST(Scatter, CutsAsChunkDoes) {
   }
 }
 
-// With a member, and members without names.
 struct Inner {
   torch::Tensor ids;
   std::map<std::string, torch::Tensor> by_name;
-  template <typename Visit>
-  void for_each_tensor(Visit&& visit) {
-    visit(ids);
-    visit(by_name);
-  }
+  friend auto fields(Inner& inner) { return std::tie(inner.ids, inner.by_name); }
 };
 
 enum class Mode { kTrain, kTest };
 
-// With a function in the struct's namespace.
 struct Batch {
   torch::Tensor images;
   std::vector<Inner> inner;
@@ -56,13 +50,8 @@ struct Batch {
   std::string text;
   Mode mode = Mode::kTrain;
 };
-template <typename Visit>
-void for_each_tensor(Batch& batch, Visit&& visit) {
-  visit(batch.images, "images");
-  visit(batch.inner, "inner");
-  visit(batch.by_number, "by_number");
-  visit(batch.pair, "pair");
-  visit(batch.either, "either");
+auto fields(Batch& batch) {
+  return std::tie(batch.images, batch.inner, batch.by_number, batch.pair, batch.either);
 }
 
 Batch example(std::int64_t rows) {
@@ -121,7 +110,7 @@ TEST(Scatter, NamesWhatCannotBeCut) {
   Batch batch = example(6);
   batch.inner[0].by_name["b"] = torch::zeros({4});
   expect_in(error_of([&] { (void)scatter(batch, cpus(2)); }),
-            {"value, 'inner'[0], member 1, 'b': has 4 rows in dimension 0, but value, 'images' has 6"});
+            {"value, field 1[0], field 1, 'b': has 4 rows in dimension 0, but value, field 0 has 6"});
   expect_in(error_of([&] {
               (void)scatter(std::pair(torch::zeros({3, 2}), torch::zeros({3})), cpus(2), 1);
             }),

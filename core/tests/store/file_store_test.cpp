@@ -181,7 +181,7 @@ TEST_F(FileStoreTest, AFrozenProcessThatHoldsTheLockIsNotWaitedForByThoseWhoLeav
   const Fd frozen(::open(path_.c_str(), O_RDWR | O_CLOEXEC));
   ASSERT_TRUE(try_lock(frozen.get(), LockByte::kData, LockMode::kExclusive, path_).value());
   const auto start = std::chrono::steady_clock::now();
-  const Status late = store->set_by("left", "1", Deadline::after(std::chrono::milliseconds(100)));
+  const Status late = store->set("left", "1", Deadline::after(std::chrono::milliseconds(100)));
   EXPECT_EQ(late.code(), ErrorCode::kTimeout);
   EXPECT_NE(late.message().find(path_ + " stayed locked"), std::string::npos) << late.message();
   EXPECT_EQ(store->check(std::vector<std::string>{"key"}).status().code(), ErrorCode::kTimeout);

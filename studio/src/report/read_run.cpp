@@ -10,7 +10,7 @@
 #include "base/regular_file.h"
 #include "lockstep/report/run.h"
 #include "lockstep/report/run_log.h"
-#include "report/base64.h"
+#include "picture_tools/web_page.h"
 #include "report/json_numbers.h"
 #include "report/parse_json.h"
 
@@ -192,7 +192,7 @@ void on_samples(const Json& event, RunRecord& run) {
                        .probability = number(sample, "probability"),
                        .jpeg_base64 = text(sample, "jpeg")});
     std::string& jpeg = samples.back().jpeg_base64;
-    if (jpeg.size() > kLargestPicture || !is_base64(jpeg)) jpeg.clear();
+    if (jpeg.size() > kLargestPicture || !data::is_base64(jpeg)) jpeg.clear();
     if (samples.size() == RunLog::kMostSamples) break;
   }
   run.samples_epoch = epoch;

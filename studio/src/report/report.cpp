@@ -16,15 +16,9 @@ namespace lockstep::report {
 namespace {
 
 std::string page(const std::string& title, const std::string& body) {
-  // The policy keeps the browser from loading or running anything, whatever the names in a run are.
   return fmt::format(
-      "<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'>\n"
-      "<meta http-equiv='Content-Security-Policy' content=\"default-src 'none'; img-src data:; style-src "
-      "'unsafe-inline'\">\n"
-      "<meta name='viewport' content='width=device-width,initial-scale=1'><link rel='icon' href='data:,'>\n"
-      "<title>{}</title><style>{}</style></head>\n<body><main>\n{}"
-      "<footer>Made by <code>lockstep report</code> {} from run.jsonl.</footer></main></body></html>\n",
-      escaped(title), kStyle, body, LOCKSTEP_VERSION);
+      "{}<main>\n{}<footer>Made by <code>lockstep report</code> {} from run.jsonl.</footer></main></body></html>\n",
+      data::page_head(title, kStyle), body, LOCKSTEP_VERSION);
 }
 
 }  // namespace

@@ -14,11 +14,11 @@
 #include "lockstep/base/fork.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/mutex.h"
+#include "picture_tools/thumbnail.h"
+#include "picture_tools/web_page.h"
 #include "report/append_file.h"
-#include "report/base64.h"
 #include "report/json_members.h"
 #include "report/json_numbers.h"
-#include "report/thumbnail.h"
 #include "report/wall_time.h"
 
 namespace lockstep::report {
@@ -79,8 +79,8 @@ Json to_json(const Sample& sample) {
                {"loss", to_json_number(sample.loss)},
                {"probability", to_json_number(sample.probability)}};
   if (sample.picture == nullptr) return json;
-  const Result<std::vector<std::uint8_t>> jpeg = thumbnail(*sample.picture, kThumbnailSide);
-  if (jpeg.ok()) json["jpeg"] = to_base64(jpeg.value());
+  const Result<std::vector<std::uint8_t>> jpeg = data::thumbnail(*sample.picture, kThumbnailSide);
+  if (jpeg.ok()) json["jpeg"] = data::to_base64(jpeg.value());
   return json;
 }
 

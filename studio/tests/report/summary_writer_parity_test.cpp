@@ -14,7 +14,7 @@
 #include "image/encode_png.h"
 #include "lockstep/base/log.h"
 #include "lockstep/report/summary_writer.h"
-#include "report/base64.h"
+#include "picture_tools/web_page.h"
 #include "report/tensorboard/histogram.h"
 #include "support/full_disk.h"
 #include "support/process.h"
@@ -44,7 +44,7 @@ SummaryWriter open(const std::string& folder) {
 }
 
 std::string base64_of(const std::string& text) {
-  return to_base64({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
+  return data::to_base64({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
 }
 
 data::Image gradient(int width, int height) {
@@ -100,7 +100,7 @@ TEST(SummaryWriterParity, TensorBoardReadsEveryValue) {
   EXPECT_EQ(read["scalars"]["bytes \xef\xbf\xbd and \"quotes\" <b>"][0][0], -1);
   const json& images = read["images"]["samples"];
   const auto png = data::encode_png(picture);
-  EXPECT_EQ(images[0], json::array({3, 300, 200, to_base64(png.value())}));
+  EXPECT_EQ(images[0], json::array({3, 300, 200, data::to_base64(png.value())}));
   EXPECT_EQ(images[1][1], 1);
 
   const json& weights = read["histograms"]["weights"].at(0);

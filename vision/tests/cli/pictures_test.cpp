@@ -37,9 +37,11 @@ TEST(PicturesProgram, PacksChecksAndPreviews) {
   EXPECT_EQ(checked.exit_code, 1);
   EXPECT_NE(checked.out.find("tiny: " + folder + "/a/1.bmp: 2 x 2 pixels\n"), std::string::npos) << checked.out;
   EXPECT_NE(checked.out.find("2 pictures of 2 classes: 0 corrupt, 2 tiny, 0 duplicate\n"), std::string::npos);
-  const std::filesystem::path sheet = scratch.path() / "sheet.png";
-  EXPECT_EQ(lockstep({"data", "preview", folder, "--out", sheet.native()}).exit_code, 0);
-  EXPECT_TRUE(std::filesystem::exists(sheet));
+  const std::filesystem::path page = scratch.path() / "page.html";
+  const Finished previewed = lockstep({"data", "preview", folder, "--out", page.native()});
+  EXPECT_EQ(previewed.exit_code, 0) << previewed.err;
+  EXPECT_EQ(previewed.out, page.native() + ": 2 samples\n");
+  EXPECT_TRUE(std::filesystem::exists(page));
 }
 
 TEST(PicturesProgram, NamesCannotForgeLinesOrMoveTheCursor) {
@@ -52,7 +54,7 @@ TEST(PicturesProgram, NamesCannotForgeLinesOrMoveTheCursor) {
   const std::string pack = scratch.path("p\n.pack");
   const Finished all[] = {lockstep({"data", "check", folder}), lockstep({"pack", folder, pack}),
                           lockstep({"pack", "--skip-corrupt", folder, pack}), lockstep({"data", "check", pack}),
-                          lockstep({"data", "preview", folder, "--out", scratch.path("s\x1b.png")})};
+                          lockstep({"data", "preview", folder, "--out", scratch.path("s\x1b.html")})};
   for (const Finished& finished : all) {
     for (const char c : finished.out + finished.err) EXPECT_TRUE(c == '\n' || (c >= ' ' && c <= '~'));
   }
@@ -69,10 +71,9 @@ TEST(PicturesProgram, WrongUsageAndWrongFilesSayWhy) {
   EXPECT_EQ(lockstep({"data"}).exit_code, 2);
   EXPECT_EQ(lockstep({"pack", "folder"}).exit_code, 2);
   EXPECT_EQ(lockstep({"data", "preview", "folder", "--transforms", "magic"}).exit_code, 2);
-  const Finished jpeg = lockstep({"data", "preview", "folder", "--out", "sheet.jpg"});
-  EXPECT_EQ(jpeg.exit_code, 2);
-  EXPECT_NE(jpeg.err.find("--out: expected a name that ends with .png, found sheet.jpg"), std::string::npos)
-      << jpeg.err;
+  const Finished png = lockstep({"data", "preview", "folder", "--out", "page.png"});
+  EXPECT_EQ(png.exit_code, 2);
+  EXPECT_NE(png.err.find("--out: expected a name that ends with .html, found page.png"), std::string::npos) << png.err;
   const Finished negative = lockstep({"pack", "folder", "file", "--threads", "-1"});
   EXPECT_NE(negative.err.find("not in range 1 to 2147483647"), std::string::npos) << negative.err;
   const Finished absent = lockstep({"data", "check", "/no/such/folder"});

@@ -14,20 +14,9 @@
 //     fills the receiver's own object, which must have the same structure. A module's tensors keep their memory, and
 //     all tensors keep their devices. c10::ValueError if a tensor has another shape; then nothing has changed. To
 //     arrive as a new object (all_gather_object, ...) a module needs a default constructor.
-// For a type of your own, specialise it:
-//
-//   template <> struct lockstep::ObjectCodec<Config> {
-//     static void encode(const Config& value, ObjectWriter& writer) {
-//       writer.put(value.name);
-//       writer.put(value.rates);
-//     }
-//     static Config decode(ObjectReader& reader) {
-//       Config value;
-//       value.name = reader.get<std::string>();
-//       value.rates = reader.get<std::vector<double>>();
-//       return value;
-//     }
-//   };
+//   - a struct with fields() (fields.h): the fields are sent. An existing object keeps what fields() does not list. A
+//     new object needs a default constructor
+// For another type, specialise it: encode() and decode() as in ObjectCodec<std::string> below.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -52,6 +41,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/fields.h"
 #include "lockstep/c10d/errors.h"
 
 namespace torch::optim {
@@ -180,9 +170,10 @@ inline constexpr bool kCanMake = !std::is_same_v<decltype(Maker<T>::make()), std
 // Types without a specialisation below: raw memory, or torch::save.
 template <typename T>
 struct ObjectCodec {
-  static_assert(object_codec::kIsRaw<T> || object_codec::Archived<T>,
-                "this type has no ObjectCodec: specialise lockstep::ObjectCodec for it (object_codec.h shows how), or "
-                "hold a module in its holder or a std::shared_ptr");
+  static_assert(
+      object_codec::kIsRaw<T> || object_codec::Archived<T>,
+      "this type has no ObjectCodec: list its values by fields() (fields.h), specialise lockstep::ObjectCodec "
+      "for it, or hold a module in its holder or a std::shared_ptr");
 
   static void encode(const T& value, ObjectWriter& writer) {
     if constexpr (object_codec::kIsRaw<T>) {
@@ -221,6 +212,21 @@ struct ObjectCodec {
   }
 };
 
+template <HasFields T>
+struct ObjectCodec<T> {
+  static void encode(const T& value, ObjectWriter& writer) {
+    std::apply([&](const auto&... field) { (writer.put(field), ...); }, fields(const_cast<T&>(value)));  // only read
+  }
+  static T decode(ObjectReader& reader) {
+    T value{};
+    decode_into(reader, value);
+    return value;
+  }
+  static void decode_into(ObjectReader& reader, T& value) {
+    std::apply([&](auto&... field) { (reader.get_into(field), ...); }, fields(value));
+  }
+};
+
 template <>
 struct ObjectCodec<std::string> {
   static void encode(const std::string& value, ObjectWriter& writer) {
@@ -250,18 +256,29 @@ struct ObjectCodec<at::Tensor> {
   }
 };
 
-template <typename T>
-struct ObjectCodec<std::vector<T>> {
-  static void encode(const std::vector<T>& value, ObjectWriter& writer) {
+// The number of entries, and each of them.
+template <typename List, typename Entry>
+struct ObjectListCodec {
+  static void encode(const List& value, ObjectWriter& writer) {
     writer.put<std::uint64_t>(value.size());
-    for (const T& entry : value) writer.put<T>(entry);
+    for (const auto& entry : value) writer.put<Entry>(entry);
   }
-  static std::vector<T> decode(ObjectReader& reader) {
-    std::vector<T> value;
-    for (auto left = reader.get<std::uint64_t>(); left > 0; --left) value.push_back(reader.get<T>());
+  static List decode(ObjectReader& reader) {
+    List value;
+    for (auto left = reader.get<std::uint64_t>(); left > 0; --left) value.insert(value.end(), reader.get<Entry>());
     return value;
   }
 };
+template <typename T>
+struct ObjectCodec<std::vector<T>> : ObjectListCodec<std::vector<T>, T> {};
+template <typename T>
+struct ObjectCodec<std::set<T>> : ObjectListCodec<std::set<T>, T> {};
+template <typename T>
+struct ObjectCodec<std::unordered_set<T>> : ObjectListCodec<std::unordered_set<T>, T> {};
+template <typename K, typename V>
+struct ObjectCodec<std::map<K, V>> : ObjectListCodec<std::map<K, V>, std::pair<K, V>> {};
+template <typename K, typename V>
+struct ObjectCodec<std::unordered_map<K, V>> : ObjectListCodec<std::unordered_map<K, V>, std::pair<K, V>> {};
 
 template <typename T, std::size_t N>
 struct ObjectCodec<std::array<T, N>> {
@@ -276,48 +293,6 @@ struct ObjectCodec<std::array<T, N>> {
     return {{(static_cast<void>(I), reader.get<T>())...}};
   }
 };
-
-template <typename Set>
-struct ObjectSetCodec {
-  static void encode(const Set& value, ObjectWriter& writer) {
-    writer.put<std::uint64_t>(value.size());
-    for (const auto& entry : value) writer.put<typename Set::value_type>(entry);
-  }
-  static Set decode(ObjectReader& reader) {
-    Set value;
-    for (auto left = reader.get<std::uint64_t>(); left > 0; --left) {
-      value.insert(reader.get<typename Set::value_type>());
-    }
-    return value;
-  }
-};
-template <typename T>
-struct ObjectCodec<std::set<T>> : ObjectSetCodec<std::set<T>> {};
-template <typename T>
-struct ObjectCodec<std::unordered_set<T>> : ObjectSetCodec<std::unordered_set<T>> {};
-
-template <typename Map>
-struct ObjectMapCodec {
-  static void encode(const Map& value, ObjectWriter& writer) {
-    writer.put<std::uint64_t>(value.size());
-    for (const auto& [key, entry] : value) {
-      writer.put<typename Map::key_type>(key);
-      writer.put<typename Map::mapped_type>(entry);
-    }
-  }
-  static Map decode(ObjectReader& reader) {
-    Map value;
-    for (auto left = reader.get<std::uint64_t>(); left > 0; --left) {
-      auto key = reader.get<typename Map::key_type>();
-      value.insert_or_assign(std::move(key), reader.get<typename Map::mapped_type>());
-    }
-    return value;
-  }
-};
-template <typename K, typename V>
-struct ObjectCodec<std::map<K, V>> : ObjectMapCodec<std::map<K, V>> {};
-template <typename K, typename V>
-struct ObjectCodec<std::unordered_map<K, V>> : ObjectMapCodec<std::unordered_map<K, V>> {};
 
 template <typename T>
 struct ObjectCodec<std::optional<T>> {

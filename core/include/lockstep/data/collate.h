@@ -6,17 +6,9 @@
 //     the same with the batch of each element; vectors need equal lengths, maps equal keys;
 //   - everything else, such as strings, becomes a std::vector of the n values.
 //
-// A struct of tensors becomes the same struct, with the batch of each field, when one function next to it lists them:
-//
-//   struct Sentence {
-//     torch::Tensor tokens;
-//     torch::Tensor label;
-//   };
-//   auto fields(Sentence& sentence) { return std::tie(sentence.tokens, sentence.label); }
-//
-// The fields are tensors, or tuples, vectors, maps and structs of tensors: the batch has to have the same type. Write
-// fields() in the namespace of the struct, before the struct is first used as a sample. The loader also finds the
-// tensors of a batch by it, to copy them to a device.
+// A struct with fields() (fields.h) becomes the same struct, with the batch of each field. The fields are tensors, or
+// tuples, vectors, maps and structs of tensors: the batch has to have the same type. The loader also finds the tensors
+// of a batch by fields(), to copy them to a device.
 #pragma once
 
 #include <torch/data/example.h>
@@ -32,17 +24,13 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/fields.h"
 #include "lockstep/data/sample_context.h"
 
 namespace lockstep::data {
 
 // `data` and `target` of one sample, or of a batch of them.
 using Example = torch::data::Example<>;
-
-template <typename T>
-concept HasFields = requires(T& value) {
-  fields(value);
-};
 
 // Where the values of a column are in their samples, for messages: `["label"][1]`; empty: they are the samples.
 struct Column {

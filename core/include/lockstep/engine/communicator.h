@@ -215,33 +215,15 @@ class Communicator {
   SharedArena& arena() const;
   std::uint64_t family() const;
 
-  Status run(const AllReduce& args, Deadline deadline);
-  Status run(const Reduce& args, Deadline deadline);
-  Status run(const Broadcast& args, Deadline deadline);
-  Status run(const AllGather& args, Deadline deadline);
-  Status run(const Gather& args, Deadline deadline);
-  Status run(const Scatter& args, Deadline deadline);
-  Status run(const ReduceScatter& args, Deadline deadline);
-  Status run(const AllToAll& args, Deadline deadline);
-  Status run(const Barrier& args, Deadline deadline);
-  Status run(const Send& args, Deadline deadline);
-  Status run(const Receive& args, Deadline deadline);
+  // Args: AllReduce, Reduce, Broadcast, AllGather, Gather, Scatter, ReduceScatter, AllToAll, Barrier, Send, Receive.
+  template <typename Args>
+  Status run(const Args& args, Deadline deadline);
 
   using KeepAlive = std::shared_ptr<void>;
-  // Waits for other ranks at most for a millisecond, where this rank has a queue. `keep_alive` is held until the
-  // operation is over.
-  Result<Operation> start(const AllReduce& args, KeepAlive keep_alive = nullptr);
-  Result<Operation> start(const Reduce& args, KeepAlive keep_alive = nullptr);
-  Result<Operation> start(const Broadcast& args, KeepAlive keep_alive = nullptr);
-  Result<Operation> start(const AllGather& args, KeepAlive keep_alive = nullptr);
-  Result<Operation> start(const Gather& args, KeepAlive keep_alive = nullptr);
-  Result<Operation> start(const Scatter& args, KeepAlive keep_alive = nullptr);
-  Result<Operation> start(const ReduceScatter& args, KeepAlive keep_alive = nullptr);
-  Result<Operation> start(const AllToAll& args, KeepAlive keep_alive = nullptr);
-  Result<Operation> start(const Barrier& args, KeepAlive keep_alive = nullptr);
-  Result<Operation> start(const Refusal& args, KeepAlive keep_alive = nullptr);
-  Result<Operation> start(const Send& args, KeepAlive keep_alive = nullptr);
-  Result<Operation> start(const Receive& args, KeepAlive keep_alive = nullptr);
+  // Args: these, and Refusal. Waits for other ranks at most for a millisecond, where this rank has a queue. Holds
+  // `keep_alive` until the operation is over.
+  template <typename Args>
+  Result<Operation> start(const Args& args, KeepAlive keep_alive = nullptr);
 
   // Moves what is under way, without waiting. Cheap if there is nothing to do.
   void progress();
@@ -268,12 +250,6 @@ class Communicator {
 
  private:
   explicit Communicator(std::shared_ptr<Group> group);
-  Status run_request(const RequestView& request, Deadline deadline);
-  Result<Operation> start_request(const RequestView& request, KeepAlive keep_alive);
-  template <typename Args>
-  Status run_transfer(const Args& args, Deadline deadline);
-  template <typename Args>
-  Result<Operation> start_transfer(const Args& args, KeepAlive keep_alive);
   // kUnsupported in a fork of the rank.
   Status check_process() const;
 

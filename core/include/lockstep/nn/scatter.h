@@ -5,18 +5,9 @@
 //   Batch whole = lockstep::parallel::gather(parts, devices.front());
 //
 // A value may be a tensor; std::vector, std::array, std::pair, std::tuple, std::map, std::unordered_map, std::optional
-// or std::variant of values; a number, a string or another plain value; a struct of your own that lists its values, by
-// a member or by a function in the struct's own namespace:
-//
-//   struct Batch {
-//     torch::Tensor images, labels;
-//     template <typename Visit>
-//     void for_each_tensor(Visit&& visit) { visit(images, "images"); visit(labels, "labels"); }
-//   };
-//
-// `visit` takes values of any of these kinds; the name is for error messages and may be left out. Fields that
-// for_each_tensor does not visit are taken from the first part by gather(). A type that is none of these does not
-// compile, because it could hide a tensor that would then not be split: wrap it in replicated().
+// or std::variant of values; a number, a string or another plain value; a struct of your own that lists values of these
+// kinds by fields() (fields.h). Members that are not listed are taken from the first part by gather(). A type that is
+// none of these does not compile, because it could hide a tensor that would then not be split: wrap it in replicated().
 //
 // Tensors are split along one dimension as torch.chunk does it: every part but the last has ceil(rows / devices) rows,
 // so there may be fewer parts than devices. A tensor without dimensions goes to every device whole, and so does every
@@ -46,6 +37,8 @@
 #include <variant>
 #include <vector>
 
+#include "lockstep/base/fields.h"
+
 namespace lockstep::parallel {
 
 // A value that is not split: forward() gets `value` on every replica. For a mask, class weights, a pointer. Tensors in
@@ -72,43 +65,9 @@ struct Path {
 
 using Leaf = std::function<void(torch::Tensor&, const Path&)>;
 
-// The names that a struct's for_each_tensor gives, for comparisons.
-struct StructMember {
-  std::string name;
-  void* value;
-  void (*check_same)(void* first, void* other, std::size_t replica, const Path& path);
-};
-
 // `lenient`: skips values of unknown kinds.
 template <bool lenient = false, typename T>
 void visit(T& value, const Leaf& leaf, const Path& path);
-
-// The `visit` that a struct's for_each_tensor calls.
-class Visitor {
- public:
-  Visitor(const Leaf& leaf, const Path& path) : leaf_(&leaf), path_(&path) {}
-  // Lists the members instead.
-  explicit Visitor(std::vector<StructMember>& members) : members_(&members) {}
-  template <typename Member>
-  void operator()(Member& member, std::string_view name = {}) const;
-
- private:
-  const Leaf* leaf_ = nullptr;
-  const Path* path_ = nullptr;
-  std::vector<StructMember>* members_ = nullptr;
-  mutable std::int64_t next_ = 0;
-};
-
-template <typename T>
-concept HasMember = requires(T& value, const Visitor& visitor) {
-  value.for_each_tensor(visitor);
-};
-template <typename T>
-concept HasFunction = requires(T& value, const Visitor& visitor) {
-  for_each_tensor(value, visitor);
-};
-template <typename T>
-concept Struct = HasMember<T> || HasFunction<T>;
 
 template <typename T>
 concept PlainClass = std::is_same_v<T, std::string> || std::is_same_v<T, std::string_view> ||
@@ -121,7 +80,7 @@ enum class Kind { kUnknown, kPlain, kTensor, kSequence, kTuple, kMap, kOptional,
 
 template <typename T>
 struct KindOf {
-  static constexpr Kind kKind = Struct<T> ? Kind::kStruct
+  static constexpr Kind kKind = HasFields<T> ? Kind::kStruct
                                 : std::is_arithmetic_v<T> || std::is_enum_v<T> || std::is_empty_v<T> || PlainClass<T>
                                     ? Kind::kPlain
                                     : Kind::kUnknown;
@@ -193,15 +152,27 @@ Path path_of_key(const Path& outer, const Key& key, std::int64_t position) {
   }
 }
 
+// References to the values of a tuple, a pair or a struct.
 template <typename T>
-void visit_struct(T& value, const Visitor& visitor);
+auto elements(T& value) {
+  if constexpr (HasFields<T>) {
+    return fields(value);
+  } else {
+    return std::apply([](auto&... element) { return std::tie(element...); }, value);
+  }
+}
+// The place of one of them: "[1]" of a tuple, "field 1" of a struct.
+template <typename T>
+Path path_of_element(const Path& outer, std::size_t number) {
+  return {&outer, HasFields<T> ? "field" : "", static_cast<std::int64_t>(number), outer.whole};
+}
 
 // Calls leaf for every tensor in `value`, in the same order for equal structures.
 template <bool lenient, typename T>
 void visit(T& value, const Leaf& leaf, const Path& path) {
   static_assert(lenient || KindOf<T>::kKnown,
                 "Lockstep cannot tell whether this type holds tensors, which must be split over devices. Give the type "
-                "for_each_tensor, or pass it as lockstep::parallel::replicated(value): see lockstep/nn/scatter.h.");
+                "fields(), or pass it as lockstep::parallel::replicated(value): see lockstep/nn/scatter.h.");
   constexpr Kind kKind = KindOf<T>::kKind;
   if constexpr (!KindOf<T>::kTensors) {
     return;
@@ -210,9 +181,10 @@ void visit(T& value, const Leaf& leaf, const Path& path) {
   } else if constexpr (kKind == Kind::kSequence) {
     std::int64_t number = 0;
     for (auto& item : value) visit<lenient>(item, leaf, {&path, {}, number++, path.whole});
-  } else if constexpr (kKind == Kind::kTuple) {
-    std::int64_t number = 0;
-    std::apply([&](auto&... item) { (visit<lenient>(item, leaf, {&path, {}, number++, path.whole}), ...); }, value);
+  } else if constexpr (kKind == Kind::kTuple || kKind == Kind::kStruct) {
+    std::size_t number = 0;
+    std::apply([&](auto&... item) { (visit<lenient>(item, leaf, path_of_element<T>(path, number++)), ...); },
+               elements(value));
   } else if constexpr (kKind == Kind::kMap) {
     std::int64_t number = 0;
     for (const auto* key : sorted_keys(value)) visit<lenient>(value.at(*key), leaf, path_of_key(path, *key, number++));
@@ -220,19 +192,8 @@ void visit(T& value, const Leaf& leaf, const Path& path) {
     if (value) visit<lenient>(*value, leaf, path);
   } else if constexpr (kKind == Kind::kVariant) {
     std::visit([&](auto& held) { visit<lenient>(held, leaf, path); }, value);
-  } else if constexpr (kKind == Kind::kReplicated) {
+  } else {
     visit<lenient>(value.value, leaf, {path.outer, path.name, path.number, true});
-  } else {
-    visit_struct(value, Visitor(leaf, path));
-  }
-}
-
-template <typename T>
-void visit_struct(T& value, const Visitor& visitor) {
-  if constexpr (HasMember<T>) {
-    value.for_each_tensor(visitor);
-  } else {
-    for_each_tensor(value, visitor);
   }
 }
 
@@ -288,11 +249,12 @@ void check_same(T& first, T& other, std::size_t replica, const Path& path) {
     } else if constexpr (requires { first.front() == other.front(); }) {
       if (!(first == other)) structures_differ(path, replica, "other values");
     }
-  } else if constexpr (kKind == Kind::kTuple) {
+  } else if constexpr (kKind == Kind::kTuple || kKind == Kind::kStruct) {
+    const auto mine = elements(first), its = elements(other);
     [&]<std::size_t... i>(std::index_sequence<i...>) {
-      (check_same(std::get<i>(first), std::get<i>(other), replica, {&path, {}, static_cast<std::int64_t>(i)}), ...);
+      (check_same(std::get<i>(mine), std::get<i>(its), replica, path_of_element<T>(path, i)), ...);
     }
-    (std::make_index_sequence<std::tuple_size_v<T>>());
+    (std::make_index_sequence<std::tuple_size_v<decltype(elements(first))>>());
   } else if constexpr (kKind == Kind::kMap) {
     if (first.size() != other.size()) structures_differ(path, replica, "another number of entries");
     std::int64_t number = 0;
@@ -314,35 +276,9 @@ void check_same(T& first, T& other, std::size_t replica, const Path& path) {
        ...);
     }
     (std::make_index_sequence<std::variant_size_v<T>>());
-  } else if constexpr (kKind == Kind::kStruct) {
-    std::vector<StructMember> mine, its;
-    visit_struct(first, Visitor(mine));
-    visit_struct(other, Visitor(its));
-    if (mine.size() != its.size()) structures_differ(path, replica, "another number of members");
-    for (std::size_t i = 0; i < mine.size(); ++i) {
-      const Path inner{&path, mine[i].name};
-      if (mine[i].check_same != its[i].check_same) structures_differ(inner, replica, "a member of another type");
-      mine[i].check_same(mine[i].value, its[i].value, replica, inner);
-    }
   } else if constexpr (requires { first == other; }) {
     if (!(first == other) && first == first) structures_differ(path, replica, "another value");
   }
-}
-
-template <typename Member>
-void check_same_members(void* first, void* other, std::size_t replica, const Path& path) {
-  check_same(*static_cast<Member*>(first), *static_cast<Member*>(other), replica, path);
-}
-
-template <typename Member>
-void Visitor::operator()(Member& member, std::string_view name) const {
-  const std::int64_t number = name.empty() ? next_++ : -1;
-  if (members_ != nullptr) {
-    const std::string shown = name.empty() ? "member " + std::to_string(number) : std::string(name);
-    members_->push_back({shown, std::addressof(member), &check_same_members<Member>});
-    return;
-  }
-  visit(member, *leaf_, {path_, name.empty() ? std::string_view("member") : name, number, path_->whole});
 }
 
 // The type that forward gets for an argument of type Arg& or Arg&&: a reference of the same kind to the copy; for

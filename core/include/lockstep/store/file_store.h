@@ -34,20 +34,12 @@ class FileStore final : public Store {
   static Result<std::shared_ptr<FileStore>> open(std::string path);
   ~FileStore() override;
 
-  Status set(std::string_view key, std::string_view value) override;
-  Status set_by(std::string_view key, std::string_view value, Deadline deadline) override;
-  Result<Bytes> get(std::string_view key, Deadline deadline) override;
-  Result<std::int64_t> add(std::string_view key, std::int64_t amount) override;
-  Result<Bytes> compare_set(std::string_view key, std::string_view expected, std::string_view desired) override;
-  Status append(std::string_view key, std::string_view value) override;
-  Status wait(std::span<const std::string> keys, Deadline deadline) override;
-  Result<bool> check(std::span<const std::string> keys) override;
-  Result<bool> delete_key(std::string_view key) override;
-  Result<std::int64_t> num_keys() override;
-
  private:
   using OwnedLog = std::unique_ptr<FileLog, LeakInForks>;
   explicit FileStore(OwnedLog log);
+  Result<StoreAnswer> answer(StoreCall call) override;
+  Result<StoreAnswer> wait_and_answer(const StoreCall& call);
+
   OwnedLog log_;
 };
 

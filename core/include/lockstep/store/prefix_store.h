@@ -14,23 +14,10 @@ class PrefixStore final : public Store {
  public:
   PrefixStore(std::string prefix, std::shared_ptr<Store> inner);
 
-  Status set(std::string_view key, std::string_view value) override;
-  Status set_by(std::string_view key, std::string_view value, Deadline deadline) override;
-  Result<Bytes> get(std::string_view key, Deadline deadline) override;
-  Result<std::int64_t> add(std::string_view key, std::int64_t amount) override;
-  Result<Bytes> compare_set(std::string_view key, std::string_view expected, std::string_view desired) override;
-  Status append(std::string_view key, std::string_view value) override;
-  Status wait(std::span<const std::string> keys, Deadline deadline) override;
-  Result<bool> check(std::span<const std::string> keys) override;
-  Result<bool> delete_key(std::string_view key) override;
-  Result<std::int64_t> num_keys() override;
   std::string local_address() const override { return inner_->local_address(); }
-  Status multi_set(std::span<const std::string> keys, std::span<const Bytes> values) override;
-  Result<std::vector<Bytes>> multi_get(std::span<const std::string> keys, Deadline deadline) override;
 
  private:
-  std::string full(std::string_view key) const;
-  std::vector<std::string> full(std::span<const std::string> keys) const;
+  Result<StoreAnswer> answer(StoreCall call) override;
 
   std::string prefix_;
   std::shared_ptr<Store> inner_;

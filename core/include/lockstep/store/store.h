@@ -19,38 +19,62 @@ namespace lockstep::comm {
 
 using Bytes = std::string;  // values are arbitrary bytes
 
+// What a method of Store asks of its implementation.
+struct StoreCall {
+  enum class Op : std::uint8_t { kSet = 1, kGet, kAdd, kCompareSet, kAppend, kWait, kCheck, kDelete, kNumKeys };
+
+  Op op = Op::kNumKeys;
+  std::vector<std::string> keys = {};
+  std::vector<Bytes> values =
+      {};                   // kSet: one for each key; kAppend: one; kCompareSet: the expected and the desired one
+  std::int64_t amount = 0;  // kAdd
+  // kGet and kWait: until when to wait for the keys. Other calls: when to give up; never: the store's own limit.
+  Deadline deadline = Deadline::never();
+
+  bool waits() const { return op == Op::kGet || op == Op::kWait; }
+};
+
+struct StoreAnswer {
+  std::int64_t number = 0;         // kAdd: the sum; kCheck and kDelete: 0 or 1; kNumKeys
+  std::vector<Bytes> values = {};  // kGet: one for each key; kCompareSet: one
+};
+
 class Store {
  public:
   virtual ~Store() = default;
 
-  virtual Status set(std::string_view key, std::string_view value) = 0;
-  // The same with a deadline (kTimeout), as far as the store supports deadlines. For ranks that leave and must not wait
-  // for a store that hangs.
-  virtual Status set_by(std::string_view key, std::string_view value, Deadline /*deadline*/) { return set(key, value); }
+  // A deadline is for ranks that leave and must not wait for a store that hangs (kTimeout), as far as the store
+  // supports deadlines.
+  Status set(std::string_view key, std::string_view value, Deadline deadline = Deadline::never());
   // Blocks until the key exists.
-  virtual Result<Bytes> get(std::string_view key, Deadline deadline) = 0;
+  Result<Bytes> get(std::string_view key, Deadline deadline);
   // Adds to a decimal counter (0 when absent) and returns the new value.
-  virtual Result<std::int64_t> add(std::string_view key, std::int64_t amount) = 0;
+  Result<std::int64_t> add(std::string_view key, std::int64_t amount);
   // Sets `desired` when the current value equals `expected` (an absent key counts as empty). Returns the value
   // afterwards.
-  virtual Result<Bytes> compare_set(std::string_view key, std::string_view expected, std::string_view desired) = 0;
+  Result<Bytes> compare_set(std::string_view key, std::string_view expected, std::string_view desired);
   // Appends to the value; creates an absent key.
-  virtual Status append(std::string_view key, std::string_view value) = 0;
+  Status append(std::string_view key, std::string_view value);
   // Blocks until every key exists.
-  virtual Status wait(std::span<const std::string> keys, Deadline deadline) = 0;
+  Status wait(std::span<const std::string> keys, Deadline deadline);
   // Whether every key exists now.
-  virtual Result<bool> check(std::span<const std::string> keys) = 0;
+  Result<bool> check(std::span<const std::string> keys);
   // Returns whether the key existed.
-  virtual Result<bool> delete_key(std::string_view key) = 0;
-  virtual Result<std::int64_t> num_keys() = 0;
+  Result<bool> delete_key(std::string_view key);
+  Result<std::int64_t> num_keys();
+  // Several keys in one round trip where the implementation can.
+  Status multi_set(std::span<const std::string> keys, std::span<const Bytes> values);
+  Result<std::vector<Bytes>> multi_get(std::span<const std::string> keys, Deadline deadline);
+
+  // All methods above. Checks the limits in limits.h.
+  Result<StoreAnswer> ask(StoreCall call);
 
   // The local address of the connection to the store's server, as a number ("10.0.0.7", "fd00::7"): other machines of
   // the job can reach this machine there. Empty where there is no connection (files, memory) or the address is unknown.
   virtual std::string local_address() const { return {}; }
 
-  // Several keys in one round trip where the implementation can.
-  virtual Status multi_set(std::span<const std::string> keys, std::span<const Bytes> values);
-  virtual Result<std::vector<Bytes>> multi_get(std::span<const std::string> keys, Deadline deadline);
+ private:
+  virtual Result<StoreAnswer> answer(StoreCall call) = 0;
 };
 
 }  // namespace lockstep::comm

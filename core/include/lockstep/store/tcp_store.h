@@ -92,19 +92,7 @@ class TcpStore final : public Store {
   // Closes every connection; calls under way and later ones fail with kUnavailable.
   void close();
 
-  Status set(std::string_view key, std::string_view value) override;
-  Status set_by(std::string_view key, std::string_view value, Deadline deadline) override;
-  Result<Bytes> get(std::string_view key, Deadline deadline) override;
-  Result<std::int64_t> add(std::string_view key, std::int64_t amount) override;
-  Result<Bytes> compare_set(std::string_view key, std::string_view expected, std::string_view desired) override;
-  Status append(std::string_view key, std::string_view value) override;
-  Status wait(std::span<const std::string> keys, Deadline deadline) override;
-  Result<bool> check(std::span<const std::string> keys) override;
-  Result<bool> delete_key(std::string_view key) override;
-  Result<std::int64_t> num_keys() override;
   std::string local_address() const override;
-  Status multi_set(std::span<const std::string> keys, std::span<const Bytes> values) override;
-  Result<std::vector<Bytes>> multi_get(std::span<const std::string> keys, Deadline deadline) override;
 
   // Adds a value to the end of a list: sets "list/N", where N counts from 1, and returns N. The values of several
   // clients get different numbers, without gaps.
@@ -113,6 +101,10 @@ class TcpStore final : public Store {
  private:
   class Connections;
   explicit TcpStore(std::unique_ptr<Connections, LeakInForks> connections);
+  Result<StoreAnswer> answer(StoreCall call) override;
+  Result<StoreAnswer> set_all(StoreCall call);
+  Result<StoreAnswer> get_all(StoreCall call);
+
   std::unique_ptr<Connections, LeakInForks> connections_;
 };
 

@@ -5,17 +5,44 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <unordered_set>
+
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
 
 #include "data_parallel_graph.h"
 #include "data_parallel_replicas.h"
 #include "data_parallel_threads.h"
-#include "freed_memory.h"
 #include "launch/cores.h"
 #include "lockstep/base/log.h"
 
 namespace lockstep::nn_detail {
 namespace {
+
+// Freed memory stays with the process from now on, as `lockstep run` does it for its workers: up to 512 MiB in large
+// pieces, and the heaps of all threads. glibc would give a heap of 64 MiB of another thread than the main one back to
+// the system whenever it is empty, and a replica's gradients and activations would be new pages in every step.
+// Variables of the environment that say otherwise (MALLOC_TOP_PAD_ ...) are respected. Does nothing with other C
+// libraries.
+void keep_freed_memory() {
+#if defined(__GLIBC__)
+  constexpr int kKept = 512 << 20;
+  constexpr int kMostInHeaps = 32 << 20;  // the most that older releases take
+  constexpr int kHeap = 64 << 20;
+  // Not from Environment: glibc takes a variable without a value as set.
+  static const bool once = [] {
+    if (std::getenv("MALLOC_TRIM_THRESHOLD_") == nullptr) mallopt(M_TRIM_THRESHOLD, kKept);
+    if (std::getenv("MALLOC_MMAP_THRESHOLD_") == nullptr && mallopt(M_MMAP_THRESHOLD, kKept) == 0)
+      mallopt(M_MMAP_THRESHOLD, kMostInHeaps);
+    // An empty heap goes only if that leaves more than this free in the one before it.
+    if (std::getenv("MALLOC_TOP_PAD_") == nullptr) mallopt(M_TOP_PAD, kHeap);
+    return true;
+  }();
+  static_cast<void>(once);
+#endif
+}
 
 const torch::nn::Module& checked(const std::shared_ptr<torch::nn::Module>& module) {
   TORCH_CHECK_VALUE(module, "DataParallel: expected a module, found a null pointer");

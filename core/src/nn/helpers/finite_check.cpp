@@ -1,5 +1,6 @@
 #include "lockstep/nn/finite_check.h"
 
+#include <c10/core/Event.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,12 +9,38 @@
 #include <utility>
 
 #include "base/arithmetic.h"
-#include "late_numbers.h"
+#include "c10d/staging.h"
+#include "c10d/streams.h"
 #include "lockstep/base/log.h"
 #include "nn/all_ranks.h"
 #include "nn/helpers/named_gradients.h"
 
 namespace lockstep {
+namespace nn_detail {
+
+// Numbers of a device that the program reads later, when the device has long been done with them.
+class LateNumbers {
+ public:
+  // Enqueues the copy of `numbers`, [n] of double on a device, behind what the current stream has.
+  explicit LateNumbers(const torch::Tensor& numbers)
+      : host_(make_host_memory(numbers)), copied_(numbers.device().type()) {
+    host_.copy_(numbers, /*non_blocking=*/true);
+    copied_.record(current_stream(numbers.device()));
+  }
+  // Waits until the copy is done.
+  std::vector<double> read() {
+    if (!copied_.query()) copied_.synchronize();
+    const auto* const values = host_.const_data_ptr<double>();
+    return {values, values + host_.numel()};
+  }
+
+ private:
+  torch::Tensor host_;
+  c10::Event copied_;
+};
+
+}  // namespace nn_detail
+
 namespace {
 
 // What a rank sends in place of its loss, which is finite: it has found something else that is not.

@@ -236,12 +236,8 @@ Result<std::size_t> FileLog::apply_first(std::string_view rest) {
   if (checksum_of(rest.substr(0, bytes)) != header.checksum) return corrupt("checksum does not match");
   const auto key = rest.substr(sizeof header, header.key_bytes);
   const auto value = rest.substr(sizeof header + header.key_bytes, header.value_bytes);
-  switch (static_cast<RecordKind>(header.kind)) {
-    case RecordKind::kSet: LOCKSTEP_RETURN_IF_ERROR(table_.set(key, value)); break;
-    case RecordKind::kErase: table_.erase(key); break;
-    case RecordKind::kAppend: LOCKSTEP_RETURN_IF_ERROR(table_.append(key, value)); break;
-    default: return corrupt("unknown kind of record");
-  }
+  if (header.kind < 1 || header.kind > 3) return corrupt("unknown kind of record");
+  table_.apply(static_cast<RecordKind>(header.kind), key, value);
   return bytes;
 }
 

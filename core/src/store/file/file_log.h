@@ -27,7 +27,7 @@ namespace lockstep::comm {
 
 class FileLog {
  public:
-  enum class RecordKind : std::uint32_t { kSet = 1, kErase = 2, kAppend = 3 };
+  using RecordKind = KeyValueTable::Change;
 
   static Result<std::unique_ptr<FileLog, LeakInForks>> open(std::string path);
   ~FileLog();
@@ -37,7 +37,7 @@ class FileLog {
   Deadline patience(Deadline deadline = Deadline::never()) const;
 
   using Look = std::function<void(const KeyValueTable&)>;
-  using Write = std::function<Status(RecordKind, std::string_view key, std::string_view value)>;
+  using Write = KeyValueTable::Write;
   using Change = std::function<Status(const KeyValueTable&, const Write&)>;
 
   // Runs `look(table)` on the newest contents; returns the length of the file that they come from.

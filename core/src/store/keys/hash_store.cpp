@@ -29,68 +29,17 @@ struct HashStore::State {
 HashStore::HashStore() : state_(std::make_unique<State>()) {}
 HashStore::~HashStore() = default;
 
-Status HashStore::set(std::string_view key, std::string_view value) {
+Result<StoreAnswer> HashStore::answer(StoreCall call) {
   MutexLock lock(state_->mutex);
-  LOCKSTEP_RETURN_IF_ERROR(state_->table.set(key, value));
+  if (call.waits()) LOCKSTEP_RETURN_IF_ERROR(state_->wait(call.keys, call.deadline));
+  const auto write = [this](KeyValueTable::Change change, std::string_view key, std::string_view value)
+                         LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS {
+                           state_->table.apply(change, key, value);
+                           return Status();
+                         };
+  auto answer = state_->table.answer(call, write);
   state_->changed.notify_all();
-  return {};
-}
-
-Result<Bytes> HashStore::get(std::string_view key, Deadline deadline) {
-  LOCKSTEP_RETURN_IF_ERROR(check_key(key));
-  MutexLock lock(state_->mutex);
-  const std::string name(key);
-  LOCKSTEP_RETURN_IF_ERROR(state_->wait({&name, 1}, deadline));
-  return *state_->table.find(key);
-}
-
-Result<std::int64_t> HashStore::add(std::string_view key, std::int64_t amount) {
-  MutexLock lock(state_->mutex);
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto sum, state_->table.sum(key, amount));
-  LOCKSTEP_RETURN_IF_ERROR(state_->table.set(key, std::to_string(sum)));
-  state_->changed.notify_all();
-  return sum;
-}
-
-Result<Bytes> HashStore::compare_set(std::string_view key, std::string_view expected, std::string_view desired) {
-  LOCKSTEP_RETURN_IF_ERROR(check_entry(key, desired.size()));
-  MutexLock lock(state_->mutex);
-  if (state_->table.matches(key, expected)) {
-    LOCKSTEP_RETURN_IF_ERROR(state_->table.set(key, desired));
-    state_->changed.notify_all();
-  }
-  const Bytes* value = state_->table.find(key);
-  return value == nullptr ? Bytes() : *value;
-}
-
-Status HashStore::append(std::string_view key, std::string_view value) {
-  MutexLock lock(state_->mutex);
-  LOCKSTEP_RETURN_IF_ERROR(state_->table.append(key, value));
-  state_->changed.notify_all();
-  return {};
-}
-
-Status HashStore::wait(std::span<const std::string> keys, Deadline deadline) {
-  LOCKSTEP_RETURN_IF_ERROR(check_keys(keys));
-  MutexLock lock(state_->mutex);
-  return state_->wait(keys, deadline);
-}
-
-Result<bool> HashStore::check(std::span<const std::string> keys) {
-  LOCKSTEP_RETURN_IF_ERROR(check_keys(keys));
-  MutexLock lock(state_->mutex);
-  return state_->table.first_missing(keys) == nullptr;
-}
-
-Result<bool> HashStore::delete_key(std::string_view key) {
-  LOCKSTEP_RETURN_IF_ERROR(check_key(key));
-  MutexLock lock(state_->mutex);
-  return state_->table.erase(key);
-}
-
-Result<std::int64_t> HashStore::num_keys() {
-  MutexLock lock(state_->mutex);
-  return static_cast<std::int64_t>(state_->table.size());
+  return answer;
 }
 
 }  // namespace lockstep::comm

@@ -8,16 +8,70 @@
 #include "lockstep/store/limits.h"
 
 namespace lockstep::comm {
+namespace {
 
-Status KeyValueTable::set(std::string_view key, std::string_view value) {
-  LOCKSTEP_RETURN_IF_ERROR(check_entry(key, value.size()));
+Status check_key(std::string_view key) {
+  if (key.size() <= kMaxKeyBytes) return {};
+  return {ErrorCode::kInvalidArgument, fmt::format("a store key has at most {} bytes, found {}: '{}...'", kMaxKeyBytes,
+                                                   key.size(), key.substr(0, 60))};
+}
+
+}  // namespace
+
+void KeyValueTable::apply(Change change, std::string_view key, std::string_view value) {
   const auto found = entries_.find(key);
-  if (found != entries_.end()) {
-    found->second.assign(value);
-  } else {
-    entries_.emplace(key, value);
+  if (found == entries_.end()) {
+    if (change != Change::kErase) entries_.emplace(key, value);
+    return;
   }
-  return {};
+  switch (change) {
+    case Change::kSet: found->second.assign(value); break;
+    case Change::kErase: entries_.erase(found); break;
+    case Change::kAppend: found->second.append(value); break;
+  }
+}
+
+Result<StoreAnswer> KeyValueTable::answer(const StoreCall& call, const Write& write) const {
+  using Op = StoreCall::Op;
+  StoreAnswer answer;
+  switch (call.op) {
+    case Op::kSet:
+      for (std::size_t i = 0; i < call.keys.size(); ++i) {
+        LOCKSTEP_RETURN_IF_ERROR(write(Change::kSet, call.keys[i], call.values[i]));
+      }
+      break;
+    case Op::kGet:
+      for (const std::string& key : call.keys) answer.values.push_back(*find(key));
+      break;
+    case Op::kAdd: {
+      LOCKSTEP_ASSIGN_OR_RETURN(answer.number, sum(call.keys[0], call.amount));
+      LOCKSTEP_RETURN_IF_ERROR(write(Change::kSet, call.keys[0], std::to_string(answer.number)));
+      break;
+    }
+    case Op::kCompareSet: {
+      const Bytes* value = find(call.keys[0]);
+      const bool matches = (value == nullptr ? Bytes() : *value) == call.values[0];
+      if (matches) LOCKSTEP_RETURN_IF_ERROR(write(Change::kSet, call.keys[0], call.values[1]));
+      answer.values.push_back(matches ? call.values[1] : value == nullptr ? Bytes() : *value);
+      break;
+    }
+    case Op::kAppend: {
+      const Bytes* before = find(call.keys[0]);
+      LOCKSTEP_RETURN_IF_ERROR(
+          check_entry(call.keys[0], (before == nullptr ? 0 : before->size()) + call.values[0].size()));
+      LOCKSTEP_RETURN_IF_ERROR(write(Change::kAppend, call.keys[0], call.values[0]));
+      break;
+    }
+    case Op::kWait: break;
+    case Op::kCheck: answer.number = first_missing(call.keys) == nullptr ? 1 : 0; break;
+    case Op::kDelete:
+      if (find(call.keys[0]) == nullptr) break;
+      LOCKSTEP_RETURN_IF_ERROR(write(Change::kErase, call.keys[0], ""));
+      answer.number = 1;
+      break;
+    case Op::kNumKeys: answer.number = static_cast<std::int64_t>(entries_.size()); break;
+  }
+  return answer;
 }
 
 const Bytes* KeyValueTable::find(std::string_view key) const {
@@ -26,7 +80,6 @@ const Bytes* KeyValueTable::find(std::string_view key) const {
 }
 
 Result<std::int64_t> KeyValueTable::sum(std::string_view key, std::int64_t amount) const {
-  LOCKSTEP_RETURN_IF_ERROR(check_key(key));
   std::int64_t before = 0;
   if (const Bytes* text = find(key)) {
     const auto counter = number_from_text<std::int64_t>(*text);
@@ -46,31 +99,6 @@ Result<std::int64_t> KeyValueTable::sum(std::string_view key, std::int64_t amoun
   return after;
 }
 
-bool KeyValueTable::matches(std::string_view key, std::string_view expected) const {
-  const Bytes* value = find(key);
-  return value == nullptr ? expected.empty() : *value == expected;
-}
-
-Status KeyValueTable::check_append(std::string_view key, std::string_view value) const {
-  const Bytes* before = find(key);
-  return check_entry(key, (before == nullptr ? 0 : before->size()) + value.size());
-}
-
-Status KeyValueTable::append(std::string_view key, std::string_view value) {
-  LOCKSTEP_RETURN_IF_ERROR(check_append(key, value));
-  const auto found = entries_.find(key);
-  if (found == entries_.end()) return set(key, value);
-  found->second.append(value);
-  return {};
-}
-
-bool KeyValueTable::erase(std::string_view key) {
-  const auto found = entries_.find(key);
-  if (found == entries_.end()) return false;
-  entries_.erase(found);
-  return true;
-}
-
 const std::string* KeyValueTable::first_missing(std::span<const std::string> keys) const {
   const auto found = std::find_if(keys.begin(), keys.end(), [this](const auto& key) { return find(key) == nullptr; });
   return found == keys.end() ? nullptr : &*found;
@@ -84,17 +112,6 @@ Status KeyValueTable::timeout(std::span<const std::string> keys, std::string_vie
   return {ErrorCode::kTimeout, fmt::format("timed out waiting in {}; nobody has set {}", where, quote_keys(missing))};
 }
 
-Status check_key(std::string_view key) {
-  if (key.size() <= kMaxKeyBytes) return {};
-  return {ErrorCode::kInvalidArgument, fmt::format("a store key has at most {} bytes, found {}: '{}...'", kMaxKeyBytes,
-                                                   key.size(), key.substr(0, 60))};
-}
-
-Status check_keys(std::span<const std::string> keys) {
-  for (const std::string& key : keys) LOCKSTEP_RETURN_IF_ERROR(check_key(key));
-  return {};
-}
-
 Status check_entry(std::string_view key, std::size_t value_bytes) {
   LOCKSTEP_RETURN_IF_ERROR(check_key(key));
   if (value_bytes <= kMaxValueBytes) return {};
@@ -103,12 +120,11 @@ Status check_entry(std::string_view key, std::size_t value_bytes) {
                       kMaxValueBytes, value_bytes, key)};
 }
 
-Status check_pairs(std::span<const std::string> keys, std::span<const Bytes> values) {
-  if (keys.size() != values.size()) {
-    return {ErrorCode::kInvalidArgument,
-            fmt::format("multi_set needs one value per key, found {} keys and {} values", keys.size(), values.size())};
+Status check_limits(const StoreCall& call) {
+  for (const std::string& key : call.keys) LOCKSTEP_RETURN_IF_ERROR(check_key(key));
+  for (std::size_t i = 0; i < call.values.size(); ++i) {
+    LOCKSTEP_RETURN_IF_ERROR(check_entry(call.keys[call.op == StoreCall::Op::kSet ? i : 0], call.values[i].size()));
   }
-  for (std::size_t i = 0; i < keys.size(); ++i) LOCKSTEP_RETURN_IF_ERROR(check_entry(keys[i], values[i].size()));
   return {};
 }
 

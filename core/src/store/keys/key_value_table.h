@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -16,16 +17,16 @@ namespace lockstep::comm {
 
 class KeyValueTable {
  public:
-  Status set(std::string_view key, std::string_view value);
+  enum class Change : std::uint32_t { kSet = 1, kErase = 2, kAppend = 3 };  // the numbers are those of store files
+  void apply(Change change, std::string_view key, std::string_view value);
+
+  using Write = std::function<Status(Change, std::string_view key, std::string_view value)>;
+  // Answers a call, whose keys are there if it waits for them. `write` makes the changes: it calls apply().
+  Result<StoreAnswer> answer(const StoreCall& call, const Write& write) const;
+
   const Bytes* find(std::string_view key) const;  // null when absent; valid until the next change
   // The value that add would set. The caller sets it (or logs it first).
   Result<std::int64_t> sum(std::string_view key, std::int64_t amount) const;
-  // Whether compare_set would store its `desired`.
-  bool matches(std::string_view key, std::string_view expected) const;
-  Status append(std::string_view key, std::string_view value);
-  Status check_append(std::string_view key, std::string_view value) const;
-  bool erase(std::string_view key);
-  std::size_t size() const { return entries_.size(); }
   void clear() { entries_.clear(); }
 
   // The first of `keys` that is absent.
@@ -38,10 +39,8 @@ class KeyValueTable {
 };
 
 // Limits and rules for arguments; kInvalidArgument when broken.
-Status check_key(std::string_view key);
-Status check_keys(std::span<const std::string> keys);
+Status check_limits(const StoreCall& call);
 Status check_entry(std::string_view key, std::size_t value_bytes);
-Status check_pairs(std::span<const std::string> keys, std::span<const Bytes> values);
 
 // "'a', 'b' and 7 more"; at most 10 are spelled out.
 std::string quote_keys(std::span<const std::string> keys);

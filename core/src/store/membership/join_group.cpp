@@ -58,7 +58,7 @@ Result<std::string> round_of(Store& store, const std::string& base, int rank) {
 }
 
 Status leave_group(Store& store, const std::string& prefix, int rank, Deadline deadline) {
-  return store.set_by(left_key(prefix, rank), "1", deadline);
+  return store.set(left_key(prefix, rank), "1", deadline);
 }
 
 Result<bool> have_all_left(Store& store, const std::string& prefix, int group_size) {

@@ -269,7 +269,7 @@ bool TcpStoreServer::Loop::take_frame(ClientId id, Connection& connection) {
   if (connection.in.capacity() > kReadChunk) connection.in = std::string();
   connection.in.clear();
   connection.busy = true;
-  if (request->kind == static_cast<std::uint8_t>(wire::Op::kWill)) {
+  if (request->kind == static_cast<std::uint8_t>(wire::kWill)) {
     notice_loss_within(connection.fd.get(), std::chrono::milliseconds(request->number));
     watched_.insert(id);
     next_heartbeat_ = earlier(next_heartbeat_, Deadline::after(kHeartbeatEvery));

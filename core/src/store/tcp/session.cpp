@@ -16,7 +16,6 @@ namespace lockstep::comm {
 namespace {
 
 using wire::Message;
-using wire::Op;
 
 constexpr auto kRequestTimeout = std::chrono::seconds(10);
 
@@ -48,7 +47,7 @@ Result<StoreSession> StoreSession::connect(const TcpStoreOptions& options, Deadl
 
 Status StoreSession::leave_will(std::string_view list, std::string_view value, std::chrono::milliseconds silence) {
   const Deadline deadline = Deadline::after(kRequestTimeout);
-  const Message will{static_cast<std::uint8_t>(Op::kWill), silence.count(), {std::string(list), std::string(value)}};
+  const Message will{static_cast<std::uint8_t>(wire::kWill), silence.count(), {std::string(list), std::string(value)}};
   LOCKSTEP_RETURN_IF_ERROR(send_all(fd_.get(), wire::encode(will), deadline));
   // An earlier will has brought heartbeats, of which take() may have left a part.
   std::optional<Message> answer;
@@ -63,7 +62,7 @@ Status StoreSession::leave_will(std::string_view list, std::string_view value, s
 }
 
 Status StoreSession::ask(std::string_view key) {
-  const Message request{static_cast<std::uint8_t>(Op::kGet), wire::kWaitForever, {std::string(key)}};
+  const Message request = wire::request_of({.op = StoreCall::Op::kGet, .keys = {std::string(key)}});
   return send_all(fd_.get(), wire::encode(request), Deadline::after(kRequestTimeout));
 }
 

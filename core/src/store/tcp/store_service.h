@@ -34,17 +34,15 @@ class StoreService {
 
  private:
   struct Parked {
-    wire::Message request;
-    Deadline deadline;
+    StoreCall call;
     std::string waits_for;  // the first key that is absent
   };
 
-  wire::Message answer_now(const wire::Message& request);
-  wire::Message store(const Status& status, std::string_view key);
-  wire::Message push(const std::string& list, const std::string& value);
+  Status write(KeyValueTable::Change change, std::string_view key, std::string_view value);
+  Result<StoreAnswer> push(const std::string& list, const std::string& value);
   void wake_changed();
   wire::Message values_of(const std::vector<std::string>& keys) const;
-  void answer_or_park(ClientId client, wire::Message request, Deadline deadline);
+  void answer_or_park(ClientId client, StoreCall call);
   void wake(std::string_view key);
   Parked unpark(ClientId client);
 

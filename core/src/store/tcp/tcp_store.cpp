@@ -18,7 +18,6 @@ namespace lockstep::comm {
 namespace {
 
 using wire::Message;
-using wire::Op;
 
 // How much later than its deadline the server may answer a waiting request.
 constexpr auto kAnswerGrace = std::chrono::seconds(5);
@@ -27,6 +26,10 @@ constexpr auto kPatienceOnceSilent = std::chrono::milliseconds(200);
 
 Deadline later(Deadline deadline, std::chrono::milliseconds by) {
   return deadline.is_never() ? deadline : Deadline::after(deadline.remaining() + by);
+}
+
+Status malformed_answer() {
+  return {ErrorCode::kCorrupt, "the store's answer lacks its value"};
 }
 
 }  // namespace
@@ -50,10 +53,6 @@ class TcpStore::Connections {
 
   // Sends a request and waits for its answer; an error in the answer comes back as status.
   Result<Message> call(const Message& request, Deadline deadline);
-  Result<Message> call(const Message& request) { return call(request, patience()); }
-
-  // The same for kGet and kWait, which wait at the server.
-  Result<Message> call_waiting(Op op, std::span<const std::string> keys, Deadline deadline);
   void close();
 
  private:
@@ -169,14 +168,6 @@ Result<Message> TcpStore::Connections::call(const Message& request, Deadline dea
   return answer;
 }
 
-Result<Message> TcpStore::Connections::call_waiting(Op op, std::span<const std::string> keys, Deadline deadline) {
-  LOCKSTEP_RETURN_IF_ERROR(check_keys(keys));
-  Message request{static_cast<std::uint8_t>(op),
-                  deadline.is_never() ? wire::kWaitForever : deadline.remaining_ms().count(),
-                  std::vector<std::string>(keys.begin(), keys.end())};
-  return call(request, later(deadline, kAnswerGrace));
-}
-
 void TcpStore::Connections::close() {
   if (!origin_.is_this_process()) return;
   MutexLock lock(mutex_);
@@ -198,112 +189,57 @@ void TcpStore::close() {
   connections_->close();
 }
 
-namespace {
-
-Message make(Op op, std::vector<std::string> parts, std::int64_t number = 0) {
-  return {static_cast<std::uint8_t>(op), number, std::move(parts)};
+Result<StoreAnswer> TcpStore::answer(StoreCall call) {
+  if (call.op == StoreCall::Op::kSet) return set_all(std::move(call));
+  if (call.op == StoreCall::Op::kGet) return get_all(std::move(call));
+  const Deadline deadline =
+      call.waits() ? later(call.deadline, kAnswerGrace) : earlier(connections_->patience(), call.deadline);
+  const std::size_t values = call.op == StoreCall::Op::kCompareSet ? 1 : 0;
+  LOCKSTEP_ASSIGN_OR_RETURN(Message answer, connections_->call(wire::request_of(std::move(call)), deadline));
+  if (answer.parts.size() != values) return malformed_answer();
+  return StoreAnswer{answer.number, std::move(answer.parts)};
 }
 
-Status malformed_answer() {
-  return {ErrorCode::kCorrupt, "the store's answer lacks its value"};
+Result<StoreAnswer> TcpStore::set_all(StoreCall call) {
+  std::size_t next = 0;
+  while (next < call.keys.size()) {
+    // As many as fit into one frame; one always fits.
+    StoreCall part{.op = StoreCall::Op::kSet};
+    std::size_t bytes = wire::body_bytes({});
+    for (; next < call.keys.size(); ++next) {
+      bytes += 8 + call.keys[next].size() + call.values[next].size();
+      if (!part.keys.empty() && bytes > wire::kMaxFrameBytes) break;
+      part.keys.push_back(std::move(call.keys[next]));
+      part.values.push_back(std::move(call.values[next]));
+    }
+    const Deadline deadline = earlier(connections_->patience(), call.deadline);
+    LOCKSTEP_RETURN_IF_ERROR(connections_->call(wire::request_of(std::move(part)), deadline).status());
+  }
+  return StoreAnswer();
 }
 
-}  // namespace
-
-Status TcpStore::set(std::string_view key, std::string_view value) {
-  return set_by(key, value, connections_->patience());
-}
-
-Status TcpStore::set_by(std::string_view key, std::string_view value, Deadline deadline) {
-  LOCKSTEP_RETURN_IF_ERROR(check_entry(key, value.size()));
-  return connections_->call(make(Op::kSet, {std::string(key), std::string(value)}), deadline).status();
-}
-
-Result<Bytes> TcpStore::get(std::string_view key, Deadline deadline) {
-  const std::string name(key);
-  LOCKSTEP_ASSIGN_OR_RETURN(auto values, multi_get({&name, 1}, deadline));
-  return std::move(values[0]);
-}
-
-Result<std::int64_t> TcpStore::add(std::string_view key, std::int64_t amount) {
-  LOCKSTEP_RETURN_IF_ERROR(check_key(key));
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto answer, connections_->call(make(Op::kAdd, {std::string(key)}, amount)));
-  return answer.number;
-}
-
-Result<Bytes> TcpStore::compare_set(std::string_view key, std::string_view expected, std::string_view desired) {
-  LOCKSTEP_RETURN_IF_ERROR(check_entry(key, desired.size()));
-  auto request = make(Op::kCompareSet, {std::string(key), std::string(expected), std::string(desired)});
-  LOCKSTEP_ASSIGN_OR_RETURN(auto answer, connections_->call(request));
-  if (answer.parts.size() != 1) return malformed_answer();
-  return std::move(answer.parts[0]);
-}
-
-Status TcpStore::append(std::string_view key, std::string_view value) {
-  LOCKSTEP_RETURN_IF_ERROR(check_entry(key, value.size()));
-  return connections_->call(make(Op::kAppend, {std::string(key), std::string(value)})).status();
+Result<StoreAnswer> TcpStore::get_all(StoreCall call) {
+  StoreAnswer all;
+  while (!call.keys.empty()) {
+    // The server answers as many as fit into one frame.
+    LOCKSTEP_ASSIGN_OR_RETURN(Message answer,
+                              connections_->call(wire::request_of(call), later(call.deadline, kAnswerGrace)));
+    if (answer.parts.empty() || answer.parts.size() > call.keys.size()) return malformed_answer();
+    call.keys.erase(call.keys.begin(), call.keys.begin() + std::ssize(answer.parts));
+    std::move(answer.parts.begin(), answer.parts.end(), std::back_inserter(all.values));
+  }
+  return all;
 }
 
 Result<std::int64_t> TcpStore::push(std::string_view list, std::string_view value) {
   LOCKSTEP_RETURN_IF_ERROR(check_entry(list, value.size()));
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto answer,
-                            connections_->call(make(Op::kPush, {std::string(list), std::string(value)})));
-  return answer.number;
-}
-
-Status TcpStore::wait(std::span<const std::string> keys, Deadline deadline) {
-  return connections_->call_waiting(Op::kWait, keys, deadline).status();
-}
-
-Result<bool> TcpStore::check(std::span<const std::string> keys) {
-  LOCKSTEP_RETURN_IF_ERROR(check_keys(keys));
-  auto request = make(Op::kCheck, std::vector<std::string>(keys.begin(), keys.end()));
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto answer, connections_->call(request));
-  return answer.number != 0;
-}
-
-Result<bool> TcpStore::delete_key(std::string_view key) {
-  LOCKSTEP_RETURN_IF_ERROR(check_key(key));
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto answer, connections_->call(make(Op::kDelete, {std::string(key)})));
-  return answer.number != 0;
-}
-
-Result<std::int64_t> TcpStore::num_keys() {
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto answer, connections_->call(make(Op::kNumKeys, {})));
+  const Message request{static_cast<std::uint8_t>(wire::kPush), 0, {std::string(list), std::string(value)}};
+  LOCKSTEP_ASSIGN_OR_RETURN(const Message answer, connections_->call(request, connections_->patience()));
   return answer.number;
 }
 
 std::string TcpStore::local_address() const {
   return connections_->local_address();
-}
-
-Status TcpStore::multi_set(std::span<const std::string> keys, std::span<const Bytes> values) {
-  LOCKSTEP_RETURN_IF_ERROR(check_pairs(keys, values));
-  std::size_t next = 0;
-  while (next < keys.size()) {
-    // As many as fit into one frame; one always fits.
-    std::vector<std::string> parts;
-    std::size_t bytes = wire::body_bytes({});
-    for (; next < keys.size(); ++next) {
-      bytes += 8 + keys[next].size() + values[next].size();
-      if (!parts.empty() && bytes > wire::kMaxFrameBytes) break;
-      parts.push_back(keys[next]);
-      parts.push_back(values[next]);
-    }
-    LOCKSTEP_RETURN_IF_ERROR(connections_->call(make(Op::kMultiSet, std::move(parts))).status());
-  }
-  return {};
-}
-
-Result<std::vector<Bytes>> TcpStore::multi_get(std::span<const std::string> keys, Deadline deadline) {
-  std::vector<Bytes> values;
-  while (values.size() < keys.size()) {
-    // The server answers as many as fit into one frame.
-    LOCKSTEP_ASSIGN_OR_RETURN(auto answer, connections_->call_waiting(Op::kGet, keys.subspan(values.size()), deadline));
-    if (answer.parts.empty() || answer.parts.size() > keys.size() - values.size()) return malformed_answer();
-    std::move(answer.parts.begin(), answer.parts.end(), std::back_inserter(values));
-  }
-  return values;
 }
 
 }  // namespace lockstep::comm

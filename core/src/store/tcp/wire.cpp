@@ -1,5 +1,7 @@
 #include "store/tcp/wire.h"
 
+#include <chrono>
+#include <iterator>
 #include <utility>
 
 namespace lockstep::comm::wire {
@@ -73,8 +75,45 @@ Result<Message> decode(std::string_view body) {
   return message;
 }
 
-Message success(std::int64_t number) {
-  return {static_cast<std::uint8_t>(ErrorCode::kOk), number, {}};
+Message request_of(StoreCall call) {
+  const std::int64_t wait = call.deadline.is_never() ? kWaitForever : call.deadline.remaining_ms().count();
+  Message request{static_cast<std::uint8_t>(call.op), call.waits() ? wait : call.amount, std::move(call.keys)};
+  std::move(call.values.begin(), call.values.end(), std::back_inserter(request.parts));
+  return request;
+}
+
+std::optional<StoreCall> call_of(Message request) {
+  StoreCall call{.op = static_cast<Op>(request.kind), .keys = std::move(request.parts)};
+  const std::size_t parts = call.keys.size();
+  std::size_t values = 0;
+  bool fits = false;
+  switch (call.op) {
+    case Op::kSet: values = parts / 2, fits = parts % 2 == 0; break;
+    case Op::kGet:
+    case Op::kWait:
+    case Op::kCheck: fits = true; break;
+    case Op::kAdd:
+    case Op::kDelete: fits = parts == 1; break;
+    case Op::kCompareSet: values = 2, fits = parts == 3; break;
+    case Op::kAppend: values = 1, fits = parts == 2; break;
+    case Op::kNumKeys: fits = parts == 0; break;
+  }
+  if (!fits) return std::nullopt;
+  std::move(call.keys.end() - static_cast<std::ptrdiff_t>(values), call.keys.end(), std::back_inserter(call.values));
+  call.keys.resize(parts - values);
+  if (call.waits()) {
+    // Above a year counts as never, as in Deadline itself; this also keeps the conversion from overflowing.
+    constexpr std::int64_t kYear = std::int64_t{1000} * 3600 * 24 * 365;
+    if (request.number <= kYear) call.deadline = Deadline::after(std::chrono::milliseconds(request.number));
+  } else {
+    call.amount = request.number;
+  }
+  return call;
+}
+
+Message answer_of(Result<StoreAnswer> answer) {
+  if (!answer.ok()) return failure(answer.status());
+  return {static_cast<std::uint8_t>(ErrorCode::kOk), answer->number, std::move(answer->values)};
 }
 
 Message failure(const Status& status) {

@@ -7,29 +7,23 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "lockstep/base/status.h"
 #include "lockstep/store/limits.h"
+#include "lockstep/store/store.h"
 
 namespace lockstep::comm::wire {
 
-enum class Op : std::uint8_t {
-  kSet = 1,     // parts: key, value
-  kGet,         // parts: keys; number: milliseconds to wait; answers as many values as fit into one frame
-  kAdd,         // parts: key; number: amount; answers number
-  kCompareSet,  // parts: key, expected, desired; answers one value
-  kAppend,      // parts: key, value
-  kWait,        // parts: keys; number: milliseconds to wait
-  kCheck,       // parts: keys; answers number 0 or 1
-  kDelete,      // parts: key; answers number 0 or 1
-  kNumKeys,     // answers number
-  kMultiSet,    // parts: key, value, key, value, ...
-  kPush,        // parts: list, value; sets "list/N", N counted from 1; answers number N
-  kWill,        // parts: list, value: a push when this connection ends; number: milliseconds of silence that end it
-};
+// A request's kind is a StoreCall::Op (parts: its keys, then its values; number: its amount, or the milliseconds to
+// wait; kGet is answered with as many values as fit into one frame), or one of these.
+using Op = StoreCall::Op;
+inline constexpr Op kPush{32};  // parts: list, value; sets "list/N", N counted from 1; answers number N
+inline constexpr Op kWill{
+    33};  // parts: list, value: a push when this connection ends; number: milliseconds of silence that end it
 
 inline constexpr std::int64_t kWaitForever = -1;  // as `number` of kGet and kWait
 
@@ -52,7 +46,11 @@ std::size_t frame_length(std::string_view bytes);
 // kCorrupt for anything that is not exactly one message.
 Result<Message> decode(std::string_view body);
 
-Message success(std::int64_t number = 0);
+Message request_of(StoreCall call);
+// nullopt: not what request_of() makes.
+std::optional<StoreCall> call_of(Message request);
+
+Message answer_of(Result<StoreAnswer> answer);
 Message failure(const Status& status);
 // The error in an answer, or success.
 Status status_of(const Message& answer);

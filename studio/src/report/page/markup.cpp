@@ -6,26 +6,9 @@
 #include <cmath>
 #include <ctime>
 
-#include "base/printable.h"
 #include "report/progress_text.h"
 
 namespace lockstep::report {
-
-std::string escaped(std::string_view text) {
-  std::string result;
-  result.reserve(text.size());
-  for (const char c : printable(text)) {
-    switch (c) {
-      case '&': result += "&amp;"; break;
-      case '<': result += "&lt;"; break;
-      case '>': result += "&gt;"; break;
-      case '"': result += "&quot;"; break;
-      case '\'': result += "&#39;"; break;
-      default: result += c;
-    }
-  }
-  return result;
-}
 
 std::string number_text(double value) {
   if (std::isnan(value)) return "not a number";

@@ -3,13 +3,12 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
+
+#include "picture_tools/web_page.h"
 
 namespace lockstep::report {
 
-// Safe between tags and in attributes with quotes: markup is escaped, and bytes that are not UTF-8 or are control
-// characters are made visible.
-std::string escaped(std::string_view text);
+using data::escaped;
 
 // Four digits, for people: "0.1235", "12.3k", "1.2e-05", "not a number".
 std::string number_text(double value);

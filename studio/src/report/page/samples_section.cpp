@@ -17,9 +17,7 @@ std::string samples_section(const RunRecord& run) {
       "<div class='samples'>\n",
       run.samples_epoch + 1);
   for (const SampleRecord& sample : run.samples) {
-    const std::string picture = sample.jpeg_base64.empty()
-                                    ? "no picture"
-                                    : "<img alt='' src='data:image/jpeg;base64," + sample.jpeg_base64 + "'>";
+    const std::string picture = sample.jpeg_base64.empty() ? "no picture" : data::picture_element(sample.jpeg_base64);
     // The end of a path tells more than its beginning.
     const std::string file = std::filesystem::path(sample.name).filename().native();
     fmt::format_to(std::back_inserter(text),

@@ -9,7 +9,7 @@
 
 #include "base/arithmetic.h"
 #include "lockstep/base/log.h"
-#include "report/thumbnail.h"
+#include "picture_tools/thumbnail.h"
 
 namespace lockstep::trainer_detail {
 namespace {
@@ -84,7 +84,7 @@ void TrainCommandSummary::worst(std::int64_t epoch, std::span<const report::Samp
   if (shown.empty()) return;
   std::vector<const data::Image*> pictures;
   for (const report::Sample& sample : shown) pictures.push_back(sample.picture);
-  const auto sheet = report::contact_sheet(pictures, kSide, kColumns);
+  const auto sheet = data::contact_sheet(pictures, kSide, kColumns);
   if (!sheet.ok()) return log::warning("the worst samples are not in TensorBoard: " + sheet.status().message());
   writer_.add_image("worst/pictures", sheet.value(), epoch);
   writer_.add_text("worst/table", table_of(shown), epoch);

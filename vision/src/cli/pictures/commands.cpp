@@ -16,7 +16,7 @@
 #include "lockstep/image/decode.h"
 #include "lockstep/picture_tools/pack.h"
 #include "picture_tools/check_folder.h"
-#include "preview/contact_sheet.h"
+#include "picture_tools/preview.h"
 
 namespace lockstep::cli {
 namespace {
@@ -87,11 +87,11 @@ void add_pack_options(CLI::App& command, PackArguments& arguments) {
 
 void add_preview_options(CLI::App& command, PreviewArguments& arguments) {
   command.add_option("FOLDER", arguments.folder, "Folder with a subfolder of pictures for each class")->required();
-  command.add_option("--out", arguments.out, "The picture to write: a PNG file. Default preview.png")
+  command.add_option("--out", arguments.out, "The page to write: an HTML file. Default preview.html")
       ->check([](const std::string& name) {
         std::string ending = std::filesystem::path(name).extension();
         std::transform(ending.begin(), ending.end(), ending.begin(), [](unsigned char c) { return std::tolower(c); });
-        return ending == ".png" ? "" : "expected a name that ends with .png, found " + printable(name);
+        return ending == ".html" ? "" : "expected a name that ends with .html, found " + printable(name);
       });
   command
       .add_option("--transforms", arguments.transforms,
@@ -99,8 +99,7 @@ void add_preview_options(CLI::App& command, PreviewArguments& arguments) {
       ->check(CLI::IsMember({"reference", "crop-flip", "none"}));
   command.add_option("--size", arguments.size, "Side of a sample, pixels. Default 224")->check(CLI::Range(1, 4096));
   command.add_option("--samples", arguments.samples, "Default 32, of all classes in turn")->check(CLI::Range(1, 10000));
-  command.add_option("--columns", arguments.columns, "Default 8")->check(CLI::Range(1, 1000));
-  command.add_option("--cell", arguments.cell, "Side of each picture on the sheet, pixels. Default 160")
+  command.add_option("--cell", arguments.cell, "Longer side of a picture on the page, pixels. Default 160")
       ->check(CLI::Range(8, 2000));
   command.add_option("--epochs", arguments.epochs, "Show each sample as in this many epochs. Default 1")
       ->check(CLI::Range(1, 1000));
@@ -138,21 +137,12 @@ int run_pack(const PackArguments& arguments) {
 }
 
 int run_preview(const PreviewArguments& arguments) {
-  const Result<data::ContactSheet> sheet =
-      data::contact_sheet(arguments.folder, transforms_named(arguments.transforms, arguments.size),
-                          {.samples = arguments.samples,
-                           .columns = arguments.columns,
-                           .cell = arguments.cell,
-                           .seed = arguments.seed,
-                           .epochs = arguments.epochs});
-  if (!sheet.ok()) return fail(sheet.status());
-  if (const Status written = data::write_png(sheet.value().image, arguments.out); !written.ok()) return fail(written);
-  for (const std::string& left_out : sheet.value().left_out) print_line(stdout, "left out: {}", left_out);
-  if (const Status& names = sheet.value().names; !names.ok()) {
-    print_line(stderr, "lockstep: the sheet is without the names of classes: {}", names.message());
-  }
-  print_line(stdout, "{}: {} samples, {} x {} pixels", arguments.out, sheet.value().samples,
-             sheet.value().image.width(), sheet.value().image.height());
+  const Result<data::PreviewSummary> written = data::write_preview(
+      arguments.folder, arguments.out, transforms_named(arguments.transforms, arguments.size),
+      {.samples = arguments.samples, .cell = arguments.cell, .seed = arguments.seed, .epochs = arguments.epochs});
+  if (!written.ok()) return fail(written.status());
+  for (const std::string& left_out : written.value().left_out) print_line(stdout, "left out: {}", left_out);
+  print_line(stdout, "{}: {} samples", arguments.out, written.value().samples);
   return EXIT_SUCCESS;
 }
 

@@ -21,11 +21,10 @@ struct PackArguments {
 
 struct PreviewArguments {
   std::string folder;
-  std::string out = "preview.png";
+  std::string out = "preview.html";
   std::string transforms = "reference";
   int size = 224;
   int samples = 32;
-  int columns = 8;
   int cell = 160;
   int epochs = 1;
   std::uint64_t seed = 0;

@@ -19,7 +19,7 @@ constexpr int kUsageError = 2;
 int main(int argc, char** argv) {
   lockstep::fill_standard_descriptors();
   using namespace lockstep::cli;  // NOLINT(google-build-using-namespace)
-  CLI::App app("Pictures for training: packs, contact sheets, checks.", "lockstep");
+  CLI::App app("Pictures for training: packs, previews, checks.", "lockstep");
   app.require_subcommand(1);
   PackArguments pack;
   PreviewArguments preview;
@@ -28,7 +28,7 @@ int main(int argc, char** argv) {
   add_pack_options(*pack_command, pack);
   CLI::App* data = app.add_subcommand("data", "Look at a folder of class folders");
   data->require_subcommand(1);
-  CLI::App* preview_command = data->add_subcommand("preview", "Write a contact sheet of augmented samples (PNG)");
+  CLI::App* preview_command = data->add_subcommand("preview", "Write a page of augmented samples (HTML)");
   add_preview_options(*preview_command, preview);
   CLI::App* check_command = data->add_subcommand("check", "Find corrupt, tiny and duplicate pictures");
   add_check_options(*check_command, check);

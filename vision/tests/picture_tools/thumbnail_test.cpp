@@ -1,24 +1,24 @@
 // Small copies of pictures, and sheets of many.
-#include "report/thumbnail.h"
+#include "picture_tools/thumbnail.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <vector>
 
-namespace lockstep::report {
+namespace lockstep::data {
 namespace {
 
-data::Image plain_picture(int width, int height, std::uint8_t level) {
-  data::Image picture(width, height);
+Image plain_picture(int width, int height, std::uint8_t level) {
+  Image picture(width, height);
   for (int y = 0; y < height; ++y) std::fill_n(picture.row(y), picture.row_bytes(), level);
   return picture;
 }
 
 TEST(ContactSheet, PutsPicturesInRows) {
-  const data::Image wide = plain_picture(40, 20, 200);
-  const data::Image tiny = plain_picture(2, 2, 100);
-  const std::vector<const data::Image*> pictures = {&wide, nullptr, &tiny, &tiny};
+  const Image wide = plain_picture(40, 20, 200);
+  const Image tiny = plain_picture(2, 2, 100);
+  const std::vector<const Image*> pictures = {&wide, nullptr, &tiny, &tiny};
   auto sheet = contact_sheet(pictures, /*side=*/10, /*columns=*/3);
   ASSERT_TRUE(sheet.ok()) << sheet.status().message();
   EXPECT_EQ(sheet->width(), 30);
@@ -36,12 +36,12 @@ TEST(ContactSheet, PutsPicturesInRows) {
 }
 
 TEST(ContactSheet, OfFewPicturesIsNotWider) {
-  const data::Image picture = plain_picture(10, 10, 50);
-  const std::vector<const data::Image*> pictures = {&picture};
+  const Image picture = plain_picture(10, 10, 50);
+  const std::vector<const Image*> pictures = {&picture};
   auto sheet = contact_sheet(pictures, 10, 6);
   ASSERT_TRUE(sheet.ok());
-  EXPECT_EQ(sheet->size(), (data::ImageSize{10, 10}));
+  EXPECT_EQ(sheet->size(), (ImageSize{10, 10}));
 }
 
 }  // namespace
-}  // namespace lockstep::report
+}  // namespace lockstep::data
