@@ -44,7 +44,7 @@ class Collective {
   // others. True once the operation is over; status() is then its result.
   bool progress(bool help, Scratch& scratch);
 
-  // All ranks block, and some have private buffers. The caller then streams (stream.h) and calls finish().
+  // All ranks block, and some have private buffers. The caller then streams (reduce_stream.h) and calls finish().
   bool wants_stream() const { return phase_ == Phase::kStream; }
   void finish(Status status);
 

@@ -34,7 +34,7 @@ LocalGroup::LocalGroup(const CommunicatorOptions& options, HandOver parts)
       mailbox_(memory_, waiting_),
       small_ways_(memory_, &RankState::small_ways),
       ring_(memory_, waiting_),
-      stream_(memory_, waiting_, ring_),
+      reduce_stream_(memory_, waiting_, ring_),
       move_stream_(memory_, waiting_, ring_) {
   memory_.state(rank_).pid.store(static_cast<std::uint32_t>(getpid()), std::memory_order_release);
 }
@@ -239,8 +239,8 @@ Status LocalGroup::stream(Collective& collective, Deadline deadline) {
     return pending_.front() == &collective;
   }));
   const Request& request = collective.request();
-  Status status = Stream::suits(request) ? stream_.run(request, wait_for)
-                                         : move_stream_.run(request, collective.sequence(), wait_for);
+  Status status = ReduceStream::suits(request) ? reduce_stream_.run(request, wait_for)
+                                               : move_stream_.run(request, collective.sequence(), wait_for);
   if (status.ok()) status = waiting_.broken_by_now();
   if (status.ok()) {
     MutexLock lock(mutex_);

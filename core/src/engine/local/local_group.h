@@ -19,8 +19,8 @@
 #include "lockstep/engine/communicator.h"
 #include "mailbox.h"
 #include "move_stream.h"
+#include "reduce_stream.h"
 #include "small_call.h"
-#include "stream.h"
 #include "waiting.h"
 
 namespace lockstep::comm {
@@ -145,7 +145,7 @@ class LocalGroup final : public Group, public std::enable_shared_from_this<Local
   bool payloads_touched_ LOCKSTEP_GUARDED_BY(mutex_) = false;
   // These serve one operation at a time, in the order of the sequence numbers.
   StagingRing ring_;
-  Stream stream_;
+  ReduceStream reduce_stream_;
   MoveStream move_stream_;
 };
 
