@@ -104,11 +104,22 @@ void Mailbox::withdraw(Transfer& transfer) {
     const auto found = std::find_if(first, last, [&](const auto& one) { return one.second == &transfer; });
     if (found != last) receives_.erase(found);
   }
-  std::erase(ended_, transfer.operation);
   fetching_.remove_if([&](const Fetching& fetching) { return fetching.transfer == &transfer; });
   for (Outgoing& outgoing : outgoing_) {
     if (outgoing.transfer == &transfer) outgoing.transfer = nullptr;
   }
+}
+
+void Mailbox::start(const std::shared_ptr<LocalOperation>& operation) {
+  operation->transfer.operation = operation.get();
+  operation->place = started_.insert(started_.end(), operation);
+  start(operation->transfer);
+}
+
+void Mailbox::fail(LocalOperation& operation, Status status) {
+  withdraw(operation.transfer);
+  operation.finish(std::move(status));
+  started_.erase(operation.place);
 }
 
 bool Mailbox::is_outgoing(const Transfer& transfer) const {
@@ -135,11 +146,20 @@ void Mailbox::progress() {
     if (outgoing->transfer != nullptr) end(*outgoing->transfer);
     outgoing = outgoing_.erase(outgoing);
   }
+  if (!ended_.empty()) finish_ended();
 }
 
 void Mailbox::end(Transfer& transfer) {
   transfer.over = true;
-  if (transfer.operation != nullptr) ended_.push_back(transfer.operation);
+  if (transfer.operation != nullptr) ended_.push_back(static_cast<LocalOperation*>(transfer.operation));
+}
+
+void Mailbox::finish_ended() {
+  for (LocalOperation* const operation : ended_) {
+    operation->finish(operation->transfer.status);
+    started_.erase(operation->place);
+  }
+  ended_.clear();
 }
 
 void Mailbox::move_messages() {
