@@ -331,13 +331,13 @@ TEST(JobState, EachRoleHasItsRanks) {
     info.role = i == 1 ? "reader" : "trainer";
     job.join(info);
   }
-  const auto share = [&](int rank) {
-    const Share found = job.state.role_share(rank);
+  const auto ranks = [&](int rank) {
+    const RoleRanks found = job.state.role_ranks(rank);
     return std::pair(found.first, found.of);
   };
-  EXPECT_EQ(share(0), std::pair(0, 4));
-  EXPECT_EQ(share(1), std::pair(0, 2));
-  EXPECT_EQ(share(2), std::pair(1, 4));
+  EXPECT_EQ(ranks(0), std::pair(0, 4));
+  EXPECT_EQ(ranks(1), std::pair(0, 2));
+  EXPECT_EQ(ranks(2), std::pair(1, 4));
 }
 
 TEST(JobState, TooFewNodesAreNamed) {

@@ -7,9 +7,11 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "engine/core/arena_block.h"
+#include "engine/core/error_text.h"
 #include "engine/core/request.h"
 #include "group_memory.h"
 #include "waiting.h"
@@ -44,7 +46,7 @@ class Collective {
   // others. True once the operation is over; status() is then its result.
   bool progress(bool help, Scratch& scratch);
 
-  // All ranks block, and some have private buffers. The caller then streams (stream.h) and calls finish().
+  // All ranks block, and some have private buffers. The caller then streams (reduce_stream.h) and calls finish().
   bool wants_stream() const { return phase_ == Phase::kStream; }
   void finish(Status status);
 
@@ -60,6 +62,8 @@ class Collective {
   const Status& status() const { return status_; }
   std::uint64_t sequence() const { return sequence_; }
   const Request& request() const { return request_; }
+  // "all_reduce #3 of group 'world'".
+  std::string describe() const { return comm::describe(request_.kind, sequence_, memory_.name()); }
   // The first rank that has not posted, or -1.
   int missing() const { return missing_.load(std::memory_order_relaxed); }
   // How many tickets all ranks have done so far. It tells whether the operation still progresses.

@@ -115,7 +115,7 @@ struct alignas(kLine) KnownCause {
   char cause[508];
 };
 
-// Each rank's staging holds this many chunks of up to stream_chunk_bytes() (a multiple of the page size), see stream.h.
+// Each rank's staging (staging_ring.h) holds this many chunks of up to stream_chunk_bytes(), a multiple of a page.
 inline constexpr std::size_t kStreamChunks = 3;
 std::size_t stream_chunk_bytes(int group_size);
 

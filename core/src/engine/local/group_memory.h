@@ -33,6 +33,7 @@ class GroupMemory {
   int size() const { return size_; }
   const std::string& name() const { return name_; }
   const Roster& roster() const { return roster_; }
+  GroupNames names() const { return {name_, roster_}; }
   SharedArena& arena() const { return *arena_; }
   const std::shared_ptr<SharedArena>& shared_arena() const { return arena_; }
   const Peer& peer(int rank) const { return parts_.peers[rank]; }

@@ -3,15 +3,15 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <optional>
 #include <thread>
 #include <utility>
 
 #include "base/fault_point.h"
 #include "engine/core/drain_timeout.h"
 #include "engine/core/error_text.h"
-#include "shm/map_shared.h"
+#include "engine/core/group_registry.h"
+#include "engine/core/let_others_catch_up.h"
+#include "engine/core/timing.h"
 
 namespace lockstep::comm {
 namespace {
@@ -19,11 +19,12 @@ namespace {
 // How long a failed call waits for ranks that are inside its tickets.
 constexpr auto kTicketTime = std::chrono::milliseconds(200);
 
-// From this size on it matters how inputs are copied into control memory.
-constexpr std::size_t kJudgedCallBytes = 4096;
-
-// When all ranks have posted, a rank does not take the others' tickets at once: they are about to begin them.
-constexpr int kSpinsBeforeHelp = 30;
+// The caller's text of a refusal, which the collective may read later.
+Communicator::KeepAlive keep_reason(Request& request) {
+  const auto reason = std::make_shared<std::string>(static_cast<const char*>(request.input.data), request.input.bytes);
+  request.input.data = reason->data();
+  return reason;
+}
 
 }  // namespace
 
@@ -31,10 +32,12 @@ LocalGroup::LocalGroup(const CommunicatorOptions& options, HandOver parts)
     : Group(options),
       memory_(rank_, group_size_, name_, roster_, arena_, std::move(parts)),
       waiting_(memory_, *this),
+      watch_(memory_, waiting_),
+      collectives_(memory_, waiting_),
       mailbox_(memory_, waiting_),
-      small_ways_(memory_, &RankState::small_ways),
+      small_calls_{CopyWays(memory_, &RankState::small_ways)},
       ring_(memory_, waiting_),
-      stream_(memory_, waiting_, ring_),
+      reduce_stream_(memory_, waiting_, ring_),
       move_stream_(memory_, waiting_, ring_) {
   memory_.state(rank_).pid.store(static_cast<std::uint32_t>(getpid()), std::memory_order_release);
 }
@@ -61,264 +64,212 @@ Result<std::shared_ptr<LocalGroup>> LocalGroup::create(Store& store, const Commu
   return std::shared_ptr<LocalGroup>(new LocalGroup(own, std::move(parts)), LeakInForks());
 }
 
-bool LocalGroup::slot_is_free() {
-  const std::uint64_t next = posted_ + 1;
-  if (next <= admitted_until_) return true;
-  std::uint64_t completed = next;
-  for (int rank = 0; rank < memory_.size(); ++rank) {
-    completed = std::min(completed, memory_.state(rank).completed.load(std::memory_order_acquire));
-  }
-  admitted_until_ = completed + kRing;
-  return next <= admitted_until_;
-}
-
 Status LocalGroup::begin(Collective& collective, const std::shared_ptr<LocalOperation>& operation) {
-  if (closed_) return destroyed();
-  if (waiting_.aborted()) return waiting_.abort_status();
-  const bool now = admitted();
+  if (!is_open()) return why_not_open();
   collective.number(next_sequence());
-  if (now) {
-    LOCKSTEP_RETURN_IF_ERROR(post(collective));
-    if (operation != nullptr) started_.push_back(operation);
-  } else {
-    queue_.push_back({&collective, operation});
-  }
-  if (operation != nullptr) set_busy(true);
-  return {};
+  return collectives_.add(collective, operation);
 }
 
-Status LocalGroup::post(Collective& collective) {
-  ++posted_;
-  pending_.push_back(&collective);
-  Status posted = collective.post();
-  if (!posted.ok()) {
-    posted = posted.with_context(fmt::format("{} cannot take part in {}", me(), describe(collective)));
-    waiting_.abort(posted.code(), posted.message());
-    std::erase(pending_, &collective);
-  }
-  return posted;
+Result<std::shared_ptr<Operation::State>> LocalGroup::start(Request request, KeepAlive keep_alive) {
+  if (request.kind == Kind::kRefusal) keep_alive = keep_reason(request);
+  LOCKSTEP_ASSIGN_OR_RETURN(auto operation, launch(std::move(request), std::move(keep_alive), Caller::kGoesOn));
+  let_others_catch_up(*this, [this] {
+    MutexLock lock(mutex_);
+    if (!collectives_.all_posted()) progress_all(/*help=*/true);
+    return collectives_.all_posted() || waiting_.aborted();
+  });
+  return std::shared_ptr<Operation::State>(std::move(operation));
 }
 
-void LocalGroup::post_queued() {
-  while (!queue_.empty() && !waiting_.aborted() && slot_is_free()) {
-    const Queued next = std::move(queue_.front());
-    queue_.pop_front();
-    if (next.operation != nullptr) started_.push_back(next.operation);
-    (void)post(*next.collective);  // an error breaks the group
-  }
+Result<std::shared_ptr<LocalOperation>> LocalGroup::launch(Request request, KeepAlive keep_alive, Caller caller) {
+  auto operation = std::make_shared<LocalOperation>(shared_from_this());
+  operation->keep_alive = std::move(keep_alive);
+  operation->collective = std::make_unique<Collective>(memory_, waiting_, std::move(request), caller);
+  MutexLock lock(mutex_);
+  LOCKSTEP_RETURN_IF_ERROR(begin(*operation->collective, operation));
+  progress_all(/*help=*/false);
+  return operation;
+}
+
+Result<std::shared_ptr<Operation::State>> LocalGroup::start(Transfer transfer, KeepAlive keep_alive) {
+  LOCKSTEP_ASSIGN_OR_RETURN(auto operation, launch(std::move(transfer), std::move(keep_alive)));
+  return std::shared_ptr<Operation::State>(std::move(operation));
+}
+
+Result<std::shared_ptr<LocalOperation>> LocalGroup::launch(Transfer transfer, KeepAlive keep_alive) {
+  auto operation = std::make_shared<LocalOperation>(shared_from_this());
+  operation->keep_alive = std::move(keep_alive);
+  operation->transfer = std::move(transfer);
+  MutexLock lock(mutex_);
+  if (!is_open()) return why_not_open();
+  mailbox_.start(operation);
+  progress_all(/*help=*/false);
+  return operation;
 }
 
 void LocalGroup::progress_all(bool help) {
-  for (Collective* collective : pending_) {
-    if (!collective->over() && !waiting_.aborted()) collective->progress(help, scratch_);
-  }
+  collectives_.progress(help);
   if (mailbox_.has_work()) mailbox_.progress();
-  remove_finished();
-  post_queued();
-}
-
-void LocalGroup::remove_finished() {
-  const auto over = [](const Collective* collective) { return collective->over(); };
-  if (std::any_of(pending_.begin(), pending_.end(), over)) {
-    std::erase_if(pending_, over);
-  }
-  const std::uint64_t completed = pending_.empty() ? posted_ : pending_.front()->sequence() - 1;
-  std::atomic<std::uint64_t>& mine = memory_.state(memory_.rank()).completed;
-  if (const std::uint64_t before = mine.load(std::memory_order_relaxed); before != completed) {
-    mine.store(completed, std::memory_order_seq_cst);
-    // A rank may be waiting for a free slot.
-    if (completed / (kRing / 2) != before / (kRing / 2)) waiting_.notify(false);
-  }
-  std::vector<Operation::State*>& ended = mailbox_.ended();
-  if (started_.empty() && ended.empty()) return;
-  const auto end = [](LocalOperation& operation, const Status& status) {
-    operation.status = status;
-    operation.keep_alive.reset();
-    operation.over.store(true, std::memory_order_release);
-  };
-  std::erase_if(started_, [&](const std::shared_ptr<LocalOperation>& operation) {
-    if (!operation->collective->over()) return false;
-    end(*operation, operation->collective->status());
-    return true;
-  });
-  for (Operation::State* const one : ended) {
-    auto& operation = static_cast<LocalOperation&>(*one);
-    end(operation, operation.transfer.status);
-    transfers_.erase(operation.place);
-  }
-  ended.clear();
-  const auto is_started = [](const Queued& queued) { return queued.operation != nullptr; };
-  const bool busy = !started_.empty() || !transfers_.empty() || std::any_of(queue_.begin(), queue_.end(), is_started);
-  set_busy(busy && !waiting_.aborted());
-}
-
-void LocalGroup::forget(Collective& collective) {
-  {
-    MutexLock lock(mutex_);
-    std::erase_if(queue_, [&](const Queued& queued) { return queued.collective == &collective; });
-    if (!collective.posted()) return;  // no other rank knows of it
-  }
-  DrainTimeout drain(kTicketTime);
-  const bool stuck = stuck_.load(std::memory_order_relaxed);
-  const bool quiet = collective.quiesce(Deadline::after(stuck ? std::chrono::milliseconds(0) : drain.remaining()));
-  MutexLock lock(mutex_);
-  std::erase(pending_, &collective);
-  if (quiet) return;
-  stuck_.store(true, std::memory_order_relaxed);
-  collective.abandon();
-}
-
-Status LocalGroup::finish_waiting(Collective& collective, Deadline deadline) {
-  Watch watch;
-  return wait_until(
-      waiting_, deadline, [&] { return collective.missing(); },
-      [&] {
-        MutexLock lock(mutex_);
-        if (!collective.over()) progress_all(true);
-        return collective.over() || collective.wants_stream();
-      },
-      [&](bool expired) { return check(collective, expired, watch); });
-}
-
-// The usual case: nothing else is under way and the other ranks post within microseconds.
-bool LocalGroup::finish_at_once(Collective& collective) {
-  MutexLock lock(mutex_);
-  if (pending_.size() != 1 || !collective.posted() || !mailbox_.idle()) return false;
-  for (int spin = 0; spin < waiting_.spins() && !waiting_.aborted(); ++spin) {
-    if (collective.progress(/*help=*/spin >= kSpinsBeforeHelp, scratch_)) {
-      remove_finished();
-      return true;
-    }
-    if (collective.wants_stream()) return false;
-    waiting_.relax();
-  }
-  return false;
-}
-
-Status LocalGroup::run(const RequestView& request, Deadline deadline) {
-  SmallCall small(memory_, request);
-  if (small.fits()) {
-    std::optional<Collective> collective;
-    if (run_small(small, request, collective)) return {};
-    if (collective) return finish(*collective, deadline);
-  }
-  return run_general(request.copy(), deadline);
-}
-
-Status LocalGroup::run_general(Request request, Deadline deadline) {
-  Collective collective(memory_, waiting_, std::move(request), Caller::kBlocks);
-  {
-    MutexLock lock(mutex_);
-    LOCKSTEP_RETURN_IF_ERROR(begin(collective, nullptr));
-  }
-  if (finish_at_once(collective)) return collective.status();
-  return finish(collective, deadline);
-}
-
-Status LocalGroup::finish(Collective& collective, Deadline deadline) {
-  Status status = finish_waiting(collective, deadline);
-  if (status.ok() && collective.wants_stream()) status = stream(collective, deadline);
-  if (!status.ok()) {
-    forget(collective);
-    return status;
-  }
-  return collective.status();
-}
-
-Status LocalGroup::stream(Collective& collective, Deadline deadline) {
-  Watch watch;
-  const StagingRing::WaitFor wait_for = [&](const StagingRing::Step& step) {
-    return wait_until(
-        waiting_, deadline, [] { return -1; }, step, [&](bool expired) { return check(collective, expired, watch); });
-  };
-  // Earlier operations first: every rank streams in the order of the sequence numbers.
-  LOCKSTEP_RETURN_IF_ERROR(wait_for([&] {
-    MutexLock lock(mutex_);
-    if (pending_.front() == &collective) return true;
-    progress_all(true);
-    return pending_.front() == &collective;
-  }));
-  const Request& request = collective.request();
-  Status status = Stream::suits(request) ? stream_.run(request, wait_for)
-                                         : move_stream_.run(request, collective.sequence(), wait_for);
-  if (status.ok()) status = waiting_.broken_by_now();
-  if (status.ok()) {
-    MutexLock lock(mutex_);
-    collective.finish({});
-    remove_finished();
-  }
-  return status;
-}
-
-// The usual case touches only the posts and payloads of the ranks.
-bool LocalGroup::run_small(SmallCall& call, const RequestView& request, std::optional<Collective>& collective) {
-  MutexLock lock(mutex_);
-  if (closed_ || waiting_.aborted() || !pending_.empty() || !admitted()) return false;
-  const std::uint64_t sequence = posted_ = next_sequence();
-  // For smaller inputs both ways cost the same, and reading the clock would cost more.
-  const bool judged = call.bytes() >= kJudgedCallBytes;
-  const CopyWay way = judged ? small_ways_.way(request) : CopyWay::kPlain;
-  const bool large = call.bytes() > Communicator::kInlineBytes;
-  if (large && !std::exchange(payloads_touched_, true)) populate(memory_.large_payloads());
-  const auto started = judged ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
-  call.post(waiting_, sequence, way);
-  bool agreed = true;
-  int rank = 0;
-  for (int spin = 0; rank < memory_.size() && spin <= waiting_.spins();) {
-    const Post& post = memory_.post(rank, sequence);
-    if (post.state.load(std::memory_order_acquire) < 2 * sequence) {
-      ++spin;
-      waiting_.relax();
-      continue;
-    }
-    agreed = agreed && call.agrees(post);
-    ++rank;
-  }
-  if (rank == memory_.size() && agreed) {
-    call.fetch(scratch_);
-    if (judged) small_ways_.record(request, started, call.bytes());
-    remove_finished();
-    return true;
-  }
-  // Still under the lock: otherwise remove_finished() could publish this number as completed.
-  collective.emplace(memory_, waiting_, request.copy(), Caller::kBlocks);
-  collective->number(sequence);
-  collective->adopt_small();
-  pending_.push_back(&*collective);
-  return false;
+  set_busy((!mailbox_.started().empty() || collectives_.has_started()) && !waiting_.aborted());
 }
 
 void LocalGroup::progress() {
   MutexLock lock(mutex_);
-  if (!pending_.empty() || !queue_.empty() || mailbox_.has_work()) progress_all(/*help=*/false);
+  if (has_work()) progress_all(/*help=*/false);
 }
 
 bool LocalGroup::try_progress() {
   if (!mutex_.try_lock()) return false;
   const MutexLock lock(mutex_, std::adopt_lock);
   const std::size_t before = under_way();
-  if (!closed_ && (!pending_.empty() || !queue_.empty() || mailbox_.has_work())) progress_all(/*help=*/false);
+  if (!closed_ && has_work()) progress_all(/*help=*/false);
   return under_way() < before;
+}
+
+std::optional<MessageLook> LocalGroup::progress_messages() {
+  MutexLock lock(mutex_);
+  if (mailbox_.has_work()) mailbox_.progress();
+  return mailbox_.has_unexpected() ? std::optional(mailbox_.look()) : std::nullopt;
+}
+
+bool LocalGroup::try_receive(Transfer& transfer, MessageLook& look) {
+  MutexLock lock(mutex_);
+  return mailbox_.try_receive(transfer, look);
+}
+
+Status LocalGroup::wait(Operation::State& state, Deadline deadline) {
+  auto& operation = static_cast<LocalOperation&>(state);
+  Status status;
+  if (!operation.over.load(std::memory_order_acquire)) {
+    Watch watch;
+    status = wait_until(
+        waiting_, deadline, [&] { return operation.collective ? operation.collective->missing() : -1; },
+        [&] {
+          MutexLock lock(mutex_);
+          if (!operation.over) progress_all(true);
+          return operation.over.load(std::memory_order_relaxed);
+        },
+        [&](bool expired) { return check(operation, expired, watch); });
+  }
+  if (status.ok()) return operation.status;
+  // The caller may now free its buffers.
+  if (operation.collective) {
+    forget(*operation.collective);
+    return status;
+  }
+  MutexLock lock(mutex_);
+  if (!operation.over.load(std::memory_order_relaxed)) mailbox_.fail(operation, std::move(status));
+  return operation.status;
+}
+
+bool LocalGroup::test_locally(LocalOperation& operation) {
+  if (operation.over.load(std::memory_order_acquire) || waiting_.aborted()) return true;
+  MutexLock lock(mutex_);
+  progress_all(/*help=*/true);
+  return operation.over.load(std::memory_order_relaxed) || waiting_.aborted();
+}
+
+bool LocalGroup::test(Operation::State& state) {
+  auto& operation = static_cast<LocalOperation&>(state);
+  if (test_locally(operation)) return true;
+  check_while_testing(operation);
+  GroupRegistry::of_process().progress_others(*this);
+  return waiting_.aborted();
+}
+
+// A caller that only tests must learn of deaths too.
+void LocalGroup::check_while_testing(LocalOperation& operation) {
+  Watch watch;
+  {
+    MutexLock lock(mutex_);
+    if (watch.checked - operation.watch.checked < kCheckEvery) return;
+    operation.watch.checked = watch.checked;
+    watch = operation.watch;
+  }
+  (void)check(operation, /*expired=*/false, watch);
+  MutexLock lock(mutex_);
+  operation.watch = watch;
+}
+
+Status LocalGroup::check(const LocalOperation& operation, bool expired, Watch& watch) {
+  return operation.collective ? check(*operation.collective, expired, watch) : check(operation.transfer, expired);
+}
+
+Status LocalGroup::check(const Collective& collective, bool expired, Watch& watch) {
+  if (const Status lost = watch_.check(collective, watch); !lost.ok()) return break_group(lost);
+  if (!expired) return {};
+  std::uint64_t awaited = 0;
+  {
+    MutexLock lock(mutex_);
+    if (!collective.posted()) awaited = collectives_.awaited();
+  }
+  return break_group(awaited != 0 ? watch_.timed_out_in_queue(awaited) : watch_.timed_out(collective, watch));
+}
+
+Status LocalGroup::check(const Transfer& transfer, bool expired) {
+  if (const Status lost = watch_.check(transfer); !lost.ok()) {
+    // The rank may have sent the message before it ended.
+    MutexLock lock(mutex_);
+    mailbox_.progress();
+    return transfer.over ? Status() : break_group(lost);
+  }
+  return expired ? break_group(watch_.timed_out(transfer)) : Status();
+}
+
+Status LocalGroup::break_group(const Status& why) const {
+  waiting_.abort(why.code(), why.message());
+  return waiting_.abort_status();
+}
+
+void LocalGroup::forget(Collective& collective) {
+  {
+    MutexLock lock(mutex_);
+    if (!collective.posted()) return collectives_.remove(collective);  // no other rank knows of it
+  }
+  DrainTimeout drain(kTicketTime);
+  const bool stuck = stuck_.load(std::memory_order_relaxed);
+  const bool quiet = collective.quiesce(Deadline::after(stuck ? std::chrono::milliseconds(0) : drain.remaining()));
+  MutexLock lock(mutex_);
+  collectives_.remove(collective);
+  if (quiet) return;
+  stuck_.store(true, std::memory_order_relaxed);
+  collective.abandon();
+}
+
+void LocalGroup::abort(const std::string& reason) {
+  waiting_.abort(ErrorCode::kAborted, caused(waiting_.known_cause(rank_), reason));
+}
+
+Failure LocalGroup::failure() const {
+  Failure failure{health(), {}, family()};
+  if (failure.status.code() == ErrorCode::kPeerFailed) failure.dead = watch_.dead();
+  return failure;
+}
+
+void LocalGroup::hear(const Failure& failure) {
+  waiting_.note(first_cause(failure.status.message()));
+  if (failure.family == family() || watch_.has_any_of(failure.dead)) (void)break_group(failure.status);
+}
+
+// This rank leaves while others may still use its buffers.
+void LocalGroup::break_by_leaving(const std::string& operation) const {
+  if (waiting_.aborted()) return;
+  const std::string how = fmt::format("{} (pid {}) left the group with {} under way", me(), getpid(), operation);
+  waiting_.abort(ErrorCode::kPeerFailed, caused(waiting_.known_cause(rank_), how));
 }
 
 // Ends an operation that is under way when this rank leaves.
 void LocalGroup::end_orphan(LocalOperation& operation) {
-  const bool used = operation.collective != nullptr || mailbox_in_use(operation.transfer);
-  if (used && !waiting_.aborted()) {
-    const std::string what =
-        operation.collective ? describe(*operation.collective) : comm::describe(operation.transfer, names());
-    const std::string how = fmt::format("{} (pid {}) left the group with {} under way", me(), getpid(), what);
-    waiting_.abort(ErrorCode::kPeerFailed, caused(waiting_.known_cause(memory_.rank()), how));
-  }
+  Status left(ErrorCode::kAborted, "group '" + name_ + "' was destroyed before this operation was over");
   if (operation.collective) {
+    break_by_leaving(operation.collective->describe());
     forget(*operation.collective);
-  } else {
-    MutexLock lock(mutex_);
-    mailbox_.withdraw(operation.transfer);
+    return operation.finish(std::move(left));
   }
-  operation.status = {ErrorCode::kAborted,
-                      "group '" + memory_.name() + "' was destroyed before this operation was over"};
-  operation.over.store(true, std::memory_order_release);
+  MutexLock lock(mutex_);
+  if (operation.over.load(std::memory_order_relaxed)) return;
+  if (mailbox_.is_outgoing(operation.transfer)) break_by_leaving(describe(operation.transfer, names()));
+  mailbox_.fail(operation, std::move(left));
 }
 
 // Operations that all ranks have called get a moment to finish. After that no rank may use this rank's buffers. If some
@@ -331,22 +282,16 @@ void LocalGroup::close() {
   for (;;) {
     MutexLock lock(mutex_);
     progress_all(/*help=*/true);
-    const bool wait = std::any_of(pending_.begin(), pending_.end(),
-                                  [](const Collective* collective) { return collective->missing() < 0; });
-    if (wait && !waiting_.aborted() && drain.may_wait()) {
+    if (collectives_.has_met() && !waiting_.aborted() && drain.may_wait()) {
       std::this_thread::yield();
       continue;
     }
     closed_ = true;
-    orphans.swap(started_);
-    for (const Queued& queued : queue_) {
-      if (queued.operation != nullptr) orphans.push_back(queued.operation);
-    }
-    orphans.insert(orphans.end(), transfers_.begin(), transfers_.end());
-    transfers_.clear();
+    orphans = collectives_.give_up_started();
+    orphans.insert(orphans.end(), mailbox_.started().begin(), mailbox_.started().end());
     break;
   }
-  for (const auto& state : orphans) end_orphan(*state);
+  for (const auto& orphan : orphans) end_orphan(*orphan);
   LOCKSTEP_FAULT_POINT("leave: quiet");
   memory_.state(memory_.rank()).left.store(1, std::memory_order_seq_cst);
   LOCKSTEP_FAULT_POINT("leave: said");

@@ -1,38 +1,31 @@
-// LocalGroup: the engine for ranks that share a machine. It owns the group's memory, numbers the collectives, and
-// progresses everything that is under way. docs/collectives.md describes how it works.
+// LocalGroup: the engine for ranks that share a machine. docs/collectives.md describes how it works.
+//
+// This class takes the calls and waits. It holds the lock around its parts, and breaks the group. The ranks do all work
+// inside these calls; there is no thread.
 #pragma once
 
 #include <atomic>
-#include <deque>
-#include <list>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "collective.h"
-#include "copy_ways.h"
+#include "collective_queue.h"
 #include "engine/core/group.h"
-#include "engine/core/group_registry.h"
 #include "engine/core/request.h"
 #include "group_memory.h"
+#include "local_failure_watch.h"
+#include "local_operation.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/engine/communicator.h"
 #include "mailbox.h"
 #include "move_stream.h"
+#include "reduce_stream.h"
 #include "small_call.h"
-#include "stream.h"
 #include "waiting.h"
 
 namespace lockstep::comm {
-
-// A started collective of this engine; `collective` is null for a transfer.
-struct LocalOperation final : Operation::State {
-  using Operation::State::State;
-  std::uint64_t sequence() const override { return collective ? collective->sequence() : 0; }
-
-  std::unique_ptr<Collective> collective;
-  std::list<std::shared_ptr<LocalOperation>>::iterator place;  // of a transfer, in LocalGroup::transfers_
-};
 
 class LocalGroup final : public Group, public std::enable_shared_from_this<LocalGroup> {
  public:
@@ -48,14 +41,12 @@ class LocalGroup final : public Group, public std::enable_shared_from_this<Local
   bool test(Operation::State& state) override;
   void progress() override;
   bool try_progress() override;
-  void abort(const std::string& reason) override {
-    waiting_.abort(ErrorCode::kAborted, caused(waiting_.known_cause(memory_.rank()), reason));
-  }
-  Status health() const override { return waiting_.aborted() ? waiting_.abort_status() : Status(); }
+  void abort(const std::string& reason) override;
+  Status health() const override { return waiting_.health(); }
   Failure failure() const override;
   void hear(const Failure& failure) override;
-  Status check_present(const std::vector<int>& ranks) override;
-  std::vector<int> absent(std::uint64_t sequence) const override;
+  Status check_present(const std::vector<int>& ranks) override { return watch_.check_present(ranks); }
+  std::vector<int> absent(std::uint64_t sequence) const override { return watch_.absent(sequence); }
   void close() override;
 
   // For a HierarchicalGroup, which progresses several groups while it waits, and looks for deaths itself.
@@ -74,14 +65,19 @@ class LocalGroup final : public Group, public std::enable_shared_from_this<Local
  private:
   LocalGroup(const CommunicatorOptions& options, HandOver parts);
 
-  // Whether the slot of the next post is free on every rank.
-  bool slot_is_free() LOCKSTEP_REQUIRES(mutex_);
-  // Whether a collective that is called now can post at once.
-  bool admitted() LOCKSTEP_REQUIRES(mutex_) { return queue_.empty() && slot_is_free(); }
+  // Whether an operation can begin, and why it cannot.
+  bool is_open() const LOCKSTEP_REQUIRES(mutex_) { return !closed_ && !waiting_.aborted(); }
+  Status why_not_open() const LOCKSTEP_REQUIRES(mutex_) { return closed_ ? destroyed() : waiting_.abort_status(); }
   // Numbers a collective, and posts it, now or when it is its turn. `operation`: what owns it; null: a blocking call.
   Status begin(Collective& collective, const std::shared_ptr<LocalOperation>& operation) LOCKSTEP_REQUIRES(mutex_);
-  Status post(Collective& collective) LOCKSTEP_REQUIRES(mutex_);
-  void post_queued() LOCKSTEP_REQUIRES(mutex_);
+  bool has_work() const LOCKSTEP_REQUIRES(mutex_) { return !collectives_.empty() || mailbox_.has_work(); }
+  // Moves everything that is under way; with `help`, also does tickets of other ranks.
+  void progress_all(bool help) LOCKSTEP_REQUIRES(mutex_);
+  std::size_t under_way() const LOCKSTEP_REQUIRES(mutex_) {
+    return collectives_.under_way() + mailbox_.started().size();
+  }
+
+  // blocking_calls.cpp
   Status run_general(Request request, Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
   // True: the operation is over. False: `collective` continues it, or is empty if it has not begun.
   bool run_small(SmallCall& call, const RequestView& request, std::optional<Collective>& collective)
@@ -90,62 +86,32 @@ class LocalGroup final : public Group, public std::enable_shared_from_this<Local
   bool finish_at_once(Collective& collective) LOCKSTEP_EXCLUDES(mutex_);
   Status finish_waiting(Collective& collective, Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
   Status stream(Collective& collective, Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
-  // Moves everything that is under way; with `help`, also does tickets of other ranks.
-  void progress_all(bool help) LOCKSTEP_REQUIRES(mutex_);
-  // Removes operations that are over and publishes how far this rank has come.
-  void remove_finished() LOCKSTEP_REQUIRES(mutex_);
-  std::size_t under_way() const LOCKSTEP_REQUIRES(mutex_) {
-    return started_.size() + queue_.size() + transfers_.size();
-  }
-  // After a failure: returns once the caller may use its buffers again.
-  void forget(Collective& collective) LOCKSTEP_EXCLUDES(mutex_);
-  Status withdraw(LocalOperation& operation, Status status) LOCKSTEP_EXCLUDES(mutex_);
-  void check_while_testing(LocalOperation& operation) LOCKSTEP_EXCLUDES(mutex_);
-  void end_orphan(LocalOperation& operation) LOCKSTEP_EXCLUDES(mutex_);
-  bool mailbox_in_use(const Transfer& transfer) LOCKSTEP_EXCLUDES(mutex_);
 
   // Called by waits. If the wait cannot succeed any more, breaks the group and says why; else ok.
-  Status check(const Collective& collective, bool expired, Watch& watch);
+  Status check(const Collective& collective, bool expired, Watch& watch) LOCKSTEP_EXCLUDES(mutex_);
   Status check(const Transfer& transfer, bool expired) LOCKSTEP_EXCLUDES(mutex_);
-  // Breaks the group because a rank is gone: "rank 1 (pid 7) died <when> (last call ...)".
-  Status blame(int rank, const std::string& when);
-  Status time_out(const Collective& collective, std::chrono::steady_clock::duration idle);
-  Status time_out_in_queue(std::uint64_t oldest);
-  // What the error of a timeout says of the ranks.
-  std::vector<int> never_called(std::uint64_t sequence) const;
-  std::vector<std::string> with_calls(const std::vector<int>& ranks) const;
-  std::string cause_among(const std::vector<int>& ranks) const;
-  std::vector<std::string> who_stands_still(const std::vector<int>& named) const;
-  std::string who_is_busy(const Collective& collective) const;
-  bool behind_in_stream(int rank) const;
-  std::string describe(const Collective& collective) const;
-  std::string last_call(int rank) const;
+  Status check(const LocalOperation& operation, bool expired, Watch& watch) LOCKSTEP_EXCLUDES(mutex_);
+  void check_while_testing(LocalOperation& operation) LOCKSTEP_EXCLUDES(mutex_);
+  // The first reason stays, and is returned.
+  Status break_group(const Status& why) const;
+  // After a failure: returns once the caller may use its buffers again.
+  void forget(Collective& collective) LOCKSTEP_EXCLUDES(mutex_);
+  void end_orphan(LocalOperation& operation) LOCKSTEP_EXCLUDES(mutex_);
+  void break_by_leaving(const std::string& operation) const;
 
   const GroupMemory memory_;
   const Waiting waiting_;
+  const LocalFailureWatch watch_;
   std::atomic<bool> stuck_{false};  // a rank has stopped inside a ticket: calls no longer wait for such ranks
 
   Mutex mutex_;
-  std::uint64_t posted_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // the number of the latest post
-  std::uint64_t admitted_until_ LOCKSTEP_GUARDED_BY(mutex_) = kRing;
-  std::vector<Collective*> pending_ LOCKSTEP_GUARDED_BY(mutex_);  // posted, not over
-  // Not posted yet. A rank must not wait for its turn in start(): another rank may be starting collectives of another
-  // group first.
-  struct Queued {
-    Collective* collective;
-    std::shared_ptr<LocalOperation> operation;
-  };
-  std::deque<Queued> queue_ LOCKSTEP_GUARDED_BY(mutex_);
-  std::vector<std::shared_ptr<LocalOperation>> started_ LOCKSTEP_GUARDED_BY(mutex_);  // collectives in pending_
-  std::list<std::shared_ptr<LocalOperation>> transfers_ LOCKSTEP_GUARDED_BY(mutex_);
-  Scratch scratch_ LOCKSTEP_GUARDED_BY(mutex_);
+  CollectiveQueue collectives_ LOCKSTEP_GUARDED_BY(mutex_);
   Mailbox mailbox_ LOCKSTEP_GUARDED_BY(mutex_);
+  SmallCallCache small_calls_ LOCKSTEP_GUARDED_BY(mutex_);
   bool closed_ LOCKSTEP_GUARDED_BY(mutex_) = false;
-  CopyWays small_ways_ LOCKSTEP_GUARDED_BY(mutex_);
-  bool payloads_touched_ LOCKSTEP_GUARDED_BY(mutex_) = false;
   // These serve one operation at a time, in the order of the sequence numbers.
   StagingRing ring_;
-  Stream stream_;
+  ReduceStream reduce_stream_;
   MoveStream move_stream_;
 };
 

@@ -10,7 +10,6 @@
 #include "base/arithmetic.h"
 #include "base/fault_point.h"
 #include "reduce/copy.h"
-#include "shm/peer_flag.h"
 
 namespace lockstep::comm {
 namespace {
@@ -21,6 +20,26 @@ constexpr std::size_t kLargestMessageChunk = std::size_t{128} << 10;
 constexpr std::uint32_t kChunksAhead = 6;
 // Shorter messages are not used to choose the way of copying.
 constexpr std::size_t kJudgedMessageBytes = std::size_t{64} << 10;
+
+// Flags in a peer's arena tell the peer that its memory is free again.
+#ifdef __SANITIZE_THREAD__
+// The peer learns of the store through a mapping of its own, which is other memory to TSan. It then uses this memory
+// for something else, which another thread of this rank reads. TSan would take that for a race, so the store is hidden.
+#ifdef __clang__  // instruments atomics even where no_sanitize says otherwise
+#define LOCKSTEP_HIDDEN_FROM_TSAN __attribute__((disable_sanitizer_instrumentation, noinline))
+#else
+#define LOCKSTEP_HIDDEN_FROM_TSAN __attribute__((no_sanitize("thread"), noinline))
+#endif
+template <typename Integer>
+LOCKSTEP_HIDDEN_FROM_TSAN void set_peer_flag(std::atomic<Integer>& flag, Integer value, std::memory_order /*order*/) {
+  __atomic_store_n(reinterpret_cast<Integer*>(&flag), value, __ATOMIC_SEQ_CST);
+}
+#else
+template <typename Integer>
+void set_peer_flag(std::atomic<Integer>& flag, Integer value, std::memory_order order) {
+  flag.store(value, order);
+}
+#endif
 
 std::uint64_t chunks_of(std::size_t bytes, const PipelinedSend& pipelined) {
   return ceil_divide(bytes, pipelined.chunk_bytes);
@@ -85,11 +104,22 @@ void Mailbox::withdraw(Transfer& transfer) {
     const auto found = std::find_if(first, last, [&](const auto& one) { return one.second == &transfer; });
     if (found != last) receives_.erase(found);
   }
-  std::erase(ended_, transfer.operation);
   fetching_.remove_if([&](const Fetching& fetching) { return fetching.transfer == &transfer; });
   for (Outgoing& outgoing : outgoing_) {
     if (outgoing.transfer == &transfer) outgoing.transfer = nullptr;
   }
+}
+
+void Mailbox::start(const std::shared_ptr<LocalOperation>& operation) {
+  operation->transfer.operation = operation.get();
+  operation->place = started_.insert(started_.end(), operation);
+  start(operation->transfer);
+}
+
+void Mailbox::fail(LocalOperation& operation, Status status) {
+  withdraw(operation.transfer);
+  operation.finish(std::move(status));
+  started_.erase(operation.place);
 }
 
 bool Mailbox::is_outgoing(const Transfer& transfer) const {
@@ -116,11 +146,20 @@ void Mailbox::progress() {
     if (outgoing->transfer != nullptr) end(*outgoing->transfer);
     outgoing = outgoing_.erase(outgoing);
   }
+  if (!ended_.empty()) finish_ended();
 }
 
 void Mailbox::end(Transfer& transfer) {
   transfer.over = true;
-  if (transfer.operation != nullptr) ended_.push_back(transfer.operation);
+  if (transfer.operation != nullptr) ended_.push_back(static_cast<LocalOperation*>(transfer.operation));
+}
+
+void Mailbox::finish_ended() {
+  for (LocalOperation* const operation : ended_) {
+    operation->finish(operation->transfer.status);
+    started_.erase(operation->place);
+  }
+  ended_.clear();
 }
 
 void Mailbox::move_messages() {

@@ -10,12 +10,14 @@
 #include <deque>
 #include <list>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/core/arena_block.h"
 #include "engine/core/operation.h"
 #include "group_memory.h"
+#include "local_operation.h"
 #include "reduce/copy_choice.h"
 #include "waiting.h"
 
@@ -34,9 +36,12 @@ class Mailbox {
   // Memory that receivers have not copied yet is not freed.
   ~Mailbox();
 
-  // `transfer` must exist until it is over or withdrawn.
+  // Begins a blocking call's transfer, which must exist until it is over or withdrawn.
   void start(Transfer& transfer);
   void withdraw(Transfer& transfer);
+  // The same for a transfer that its caller has started. The mailbox keeps the operation, and ends it.
+  void start(const std::shared_ptr<LocalOperation>& operation);
+  void fail(LocalOperation& operation, Status status);
   // Begins a look at what has arrived.
   MessageLook look() const { return {arrivals_, {}}; }
   // Receives a message that has arrived completely. If none matches: false, and no receive is left behind.
@@ -50,8 +55,8 @@ class Mailbox {
   bool has_work() const { return !idle() || has_arrivals(); }
   bool idle() const { return sends_ == 0 && receives_.empty() && fetching_.empty() && outgoing_.empty(); }
   bool has_unexpected() const { return !unexpected_.empty(); }
-  // The operations whose transfers have ended. The caller removes them.
-  std::vector<Operation::State*>& ended() { return ended_; }
+  // The started transfers that are not over.
+  const std::list<std::shared_ptr<LocalOperation>>& started() const { return started_; }
 
  private:
   struct Arrival {  // a message that has arrived, wherever its bytes are
@@ -78,6 +83,7 @@ class Mailbox {
 
   bool has_arrivals() const;
   void end(Transfer& transfer);
+  void finish_ended();
   void move_messages();
   bool try_send(Transfer& transfer);
   Status send_large(Transfer& transfer, Message& message);
@@ -107,8 +113,9 @@ class Mailbox {
   std::uint64_t arrivals_ = 0;  // messages that were put into it
   std::list<Fetching> fetching_;
   std::list<Outgoing> outgoing_;
-  std::vector<Operation::State*> ended_;
-  CopyChoice choice_;  // how pipelined sends are written
+  std::list<std::shared_ptr<LocalOperation>> started_;
+  std::vector<LocalOperation*> ended_;  // of started_; empty between calls
+  CopyChoice choice_;                   // how pipelined sends are written
 };
 
 }  // namespace lockstep::comm

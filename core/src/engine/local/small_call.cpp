@@ -1,14 +1,20 @@
 #include "small_call.h"
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
+#include <utility>
 
 #include "base/fault_point.h"
 #include "lockstep/reduce/reduce.h"
 #include "reduce/copy.h"
+#include "shm/map_shared.h"
 
 namespace lockstep::comm {
 namespace {
+
+// From this size on it matters how inputs are copied into control memory.
+constexpr std::size_t kJudgedCallBytes = 4096;
 
 void copy(const Piece& to, const std::byte* from) {
   if (to.data != from && to.bytes > 0) copy_cached(to.data, from, to.bytes);
@@ -36,6 +42,32 @@ SmallCall::SmallCall(const GroupMemory& memory, const RequestView& request) : me
         inputs_ > 0 && shared(request.input) && std::all_of(request.inputs.begin(), request.inputs.end(), shared);
     fits_ = bytes_ <= (all_shared ? kMostInlineSharedBytes : kMostInlineBytes);
   }
+}
+
+bool SmallCall::run(const Waiting& waiting, std::uint64_t sequence, SmallCallCache& cache) {
+  // For smaller inputs both ways cost the same, and reading the clock would cost more.
+  const bool judged = bytes_ >= kJudgedCallBytes;
+  const CopyWay way = judged ? cache.ways.way(request_) : CopyWay::kPlain;
+  const bool large = bytes_ > Communicator::kInlineBytes;
+  if (large && !std::exchange(cache.payloads_touched, true)) populate(memory_.large_payloads());
+  const auto started = judged ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
+  post(waiting, sequence, way);
+  bool agreed = true;
+  int rank = 0;
+  for (int spin = 0; rank < memory_.size() && spin <= waiting.spins();) {
+    const Post& theirs = memory_.post(rank, sequence);
+    if (theirs.state.load(std::memory_order_acquire) < 2 * sequence) {
+      ++spin;
+      waiting.relax();
+      continue;
+    }
+    agreed = agreed && agrees(theirs);
+    ++rank;
+  }
+  if (rank < memory_.size() || !agreed) return false;
+  fetch(cache.scratch);
+  if (judged) cache.ways.record(request_, started, bytes_);
+  return true;
 }
 
 void SmallCall::post(const Waiting& waiting, std::uint64_t sequence, CopyWay way) {

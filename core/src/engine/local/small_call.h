@@ -6,9 +6,9 @@
 
 #include "base/arithmetic.h"
 #include "collective.h"
+#include "copy_ways.h"
 #include "engine/core/request.h"
 #include "group_memory.h"
-#include "reduce/copy_choice.h"
 #include "waiting.h"
 
 namespace lockstep::comm {
@@ -19,6 +19,13 @@ inline std::size_t inline_stride(std::size_t bytes, bool tiny) {
   return tiny ? bytes : round_up(bytes, kAlignment);
 }
 
+// What the small calls of a rank keep from one to the next.
+struct SmallCallCache {
+  CopyWays ways;
+  bool payloads_touched = false;  // the pages of large payloads exist
+  Scratch scratch = {};
+};
+
 class SmallCall {
  public:
   // `request` has been validated, and must outlive this object.
@@ -26,15 +33,14 @@ class SmallCall {
 
   // Whether the request can be done this way, as far as this rank can tell.
   bool fits() const { return fits_; }
-  // The bytes that this rank copies or fetches, whichever is more.
-  std::size_t bytes() const { return bytes_; }
-  void post(const Waiting& waiting, std::uint64_t sequence, CopyWay way);
-  // Whether another rank's post asks for the same and has its inputs inlined. If not, Collective finds out why.
-  bool agrees(const Post& theirs) const;
-  // All ranks must have posted and agree.
-  void fetch(Scratch& scratch) const;
+  // Posts, spins until the other ranks have posted, and gets the result. False: some rank is late, asks for something
+  // else or has not inlined its inputs. Collective then continues the operation (Collective::adopt_small()).
+  bool run(const Waiting& waiting, std::uint64_t sequence, SmallCallCache& cache);
 
  private:
+  void post(const Waiting& waiting, std::uint64_t sequence, CopyWay way);
+  bool agrees(const Post& theirs) const;
+  void fetch(Scratch& scratch) const;
   std::byte* piece_of(int from, int to) const;
   void copy_inputs(std::byte* place, bool tiny, CopyWay way) const;
   void reduce_into(void* output, int to, Scratch& scratch) const;
@@ -43,7 +49,7 @@ class SmallCall {
   const RequestView& request_;
   std::size_t piece_ = 0;   // bytes
   std::size_t inputs_ = 0;  // how many this rank has
-  std::size_t bytes_ = 0;
+  std::size_t bytes_ = 0;   // that this rank copies or fetches, whichever is more
   bool fits_ = false;
   // Larger all-reduces have no tickets for inlined inputs. If some rank does not inline its input, the ranks stream, or
   // this one stages late.

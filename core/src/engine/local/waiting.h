@@ -61,13 +61,15 @@ class Waiting {
   void abort(ErrorCode code, const std::string& message) const;
   bool aborted() const { return memory_.header().aborted_by.load(std::memory_order_acquire) != 0; }
   Status abort_status() const;
+  // Why the group broke; ok while it works.
+  Status health() const { return aborted() ? abort_status() : Status(); }
   // Call this after the data of other ranks has been read: ok if the group was not broken by then. If it was, a rank
   // that knew of the failure may have used its memory for something else, and this rank may have read that.
   Status broken_by_now() const {
 #if !defined(__SANITIZE_THREAD__)  // the sanitizer does not support fences
     std::atomic_thread_fence(std::memory_order_acquire);
 #endif
-    return aborted() ? abort_status() : Status();
+    return health();
   }
 
   // Records this rank's known cause: a failure that it has seen in another group. The first one stays.

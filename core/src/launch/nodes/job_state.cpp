@@ -364,16 +364,16 @@ int JobState::group_rank(const std::string& node) const {
   return found == members_.end() ? -1 : static_cast<int>(found - members_.begin());
 }
 
-Share JobState::role_share(int group_rank) const {
+RoleRanks JobState::role_ranks(int group_rank) const {
   const std::string& role = members_[static_cast<std::size_t>(group_rank)].info.role;
-  Share share;
+  RoleRanks ranks;
   for (int i = 0; i < static_cast<int>(members_.size()); ++i) {
     const NodeInfo& info = members_[static_cast<std::size_t>(i)].info;
     if (info.role != role) continue;
-    if (i < group_rank) share.first += info.workers;
-    share.of += info.workers;
+    if (i < group_rank) ranks.first += info.workers;
+    ranks.of += info.workers;
   }
-  return share;
+  return ranks;
 }
 
 int JobState::world_size() const {

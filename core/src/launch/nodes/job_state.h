@@ -52,7 +52,7 @@ struct Note {
 };
 
 // A node's part of the workers with its role, which are numbered by themselves.
-struct Share {
+struct RoleRanks {
   int first = 0;
   int of = 0;
 };
@@ -70,7 +70,7 @@ class JobState {
   int group_rank(const std::string& node) const;
   int world_size() const;
   int first_rank(int group_rank) const;
-  Share role_share(int group_rank) const;
+  RoleRanks role_ranks(int group_rank) const;
   // The addresses of this attempt, from kRunning on.
   const Event& services() const { return services_; }
   std::optional<Timer> timer() const;

@@ -125,7 +125,7 @@ Result<MaybeEnd> NodeAgent::run_attempt() {
   job.num_nodes = static_cast<int>(state.members().size());
   job.first_rank = state.first_rank(job.node_rank);
   job.world_size = state.world_size();
-  const Share role = state.role_share(job.node_rank);
+  const RoleRanks role = state.role_ranks(job.node_rank);
   job.first_role_rank = role.first;
   job.role_world_size = role.of;
   job.master_addr = state.services().master_addr;

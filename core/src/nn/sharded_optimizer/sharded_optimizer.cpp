@@ -12,8 +12,8 @@
 #include "c10d/target.h"
 #include "lockstep/nn/fused_step.h"
 #include "nn/same_on_all_ranks.h"
-#include "optimizer_state.h"
 #include "shard_plan.h"
+#include "state_copies.h"
 #include "zero_redundancy_optimizer_impl.h"
 
 namespace lockstep {

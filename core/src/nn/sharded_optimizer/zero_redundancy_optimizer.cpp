@@ -2,7 +2,7 @@
 
 #include <torch/serialize.h>
 
-#include "optimizer_state.h"
+#include "state_copies.h"
 #include "zero_redundancy_optimizer_impl.h"
 
 namespace lockstep {

@@ -1,4 +1,4 @@
-// Stream: all-reduce, and large reduce, of private buffers. It is used when every rank blocks.
+// ReduceStream: all-reduce, and large reduce, of private buffers. It is used when every rank blocks.
 //
 // The data passes chunk by chunk through a staging area of each rank. The last chunk comes first, because the end of
 // the buffer was written last and may be in cache. A chunk has one slice for each rank:
@@ -26,11 +26,11 @@
 
 namespace lockstep::comm {
 
-class Stream {
+class ReduceStream {
  public:
   using WaitFor = StagingRing::WaitFor;
 
-  Stream(const GroupMemory& memory, const Waiting& waiting, StagingRing& ring);
+  ReduceStream(const GroupMemory& memory, const Waiting& waiting, StagingRing& ring);
 
   // Whether this is better than MoveStream for the request.
   static bool suits(const Request& request);

@@ -1,4 +1,4 @@
-#include "stream.h"
+#include "reduce_stream.h"
 
 #include <algorithm>
 #include <array>
@@ -13,8 +13,8 @@
 namespace lockstep::comm {
 namespace {
 
-// Three chunks are larger than a second-level cache, as they must be (see stream.h). With more than two ranks a chunk
-// is larger, because each costs two meetings.
+// Three chunks are larger than a second-level cache, as they must be (see reduce_stream.h). With more than two ranks a
+// chunk is larger, because each costs two meetings.
 constexpr std::size_t kChunkBytes = std::size_t{512} << 10;
 constexpr std::size_t kChunkBytesManyRanks = std::size_t{1} << 20;
 
@@ -40,19 +40,19 @@ std::size_t stream_chunk_bytes(int group_size) {
   return group_size > 2 ? kChunkBytesManyRanks : kChunkBytes;
 }
 
-Stream::Stream(const GroupMemory& memory, const Waiting& waiting, StagingRing& ring)
+ReduceStream::ReduceStream(const GroupMemory& memory, const Waiting& waiting, StagingRing& ring)
     : memory_(memory), waiting_(waiting), ring_(ring) {}
 
-bool Stream::suits(const Request& request) {
+bool ReduceStream::suits(const Request& request) {
   return request.kind == Kind::kAllReduce ||
          (request.kind == Kind::kReduce && request.input.bytes >= kSharedReduceBytes);
 }
 
-bool Stream::receives(const Request& request) const {
+bool ReduceStream::receives(const Request& request) const {
   return request.kind == Kind::kAllReduce || memory_.rank() == request.root;
 }
 
-Status Stream::run(const Request& request, const WaitFor& wait_for) {
+Status ReduceStream::run(const Request& request, const WaitFor& wait_for) {
   const std::size_t element = size_of(request.type);
   const std::size_t step = stream_chunk_bytes(memory_.size()) / element;
   for (std::size_t end = request.count; end > 0;) {
@@ -64,7 +64,7 @@ Status Stream::run(const Request& request, const WaitFor& wait_for) {
   return {};
 }
 
-Status Stream::pass_chunk(const Request& request, std::size_t begin, std::size_t count, const WaitFor& wait_for) {
+Status ReduceStream::pass_chunk(const Request& request, std::size_t begin, std::size_t count, const WaitFor& wait_for) {
   RankState& mine = memory_.state(memory_.rank());
   // Ranks may see a change one chunk apart, which does no harm.
   way_ = static_cast<CopyWay>(memory_.state(0).copy_way.load(std::memory_order_relaxed));
@@ -91,7 +91,7 @@ Status Stream::pass_chunk(const Request& request, std::size_t begin, std::size_t
   return {};
 }
 
-void Stream::lay_out(const Request& request, std::size_t begin, std::size_t count) {
+void ReduceStream::lay_out(const Request& request, std::size_t begin, std::size_t count) {
   const std::size_t element = size_of(request.type);
   const auto* input = static_cast<const std::byte*>(request.input.data) + begin * element;
   const std::size_t from = slice_begin(count, element, memory_.rank()) * element;
@@ -101,18 +101,18 @@ void Stream::lay_out(const Request& request, std::size_t begin, std::size_t coun
   stage(place + to, input + to, count * element - to);
 }
 
-void Stream::stage(std::byte* to, const std::byte* from, std::size_t bytes) const {
+void ReduceStream::stage(std::byte* to, const std::byte* from, std::size_t bytes) const {
   way_ == CopyWay::kPlain ? copy_cached(to, from, bytes) : copy_to_readers(to, from, bytes);
 }
 
-std::size_t Stream::slice_begin(std::size_t count, std::size_t element, int rank) const {
+std::size_t ReduceStream::slice_begin(std::size_t count, std::size_t element, int rank) const {
   const std::size_t line = std::max<std::size_t>(1, kLine / element);
   const std::size_t share = ceil_divide(ceil_divide(count, line), static_cast<std::size_t>(memory_.size())) * line;
   return std::min(count, rank * share);
 }
 
 // Finds element `from` of the chunk that begins at `begin`: in this rank's buffer, and in the others' staging.
-void Stream::gather_inputs(const Request& request, std::size_t begin, std::size_t from) {
+void ReduceStream::gather_inputs(const Request& request, std::size_t begin, std::size_t from) {
   const std::size_t element = size_of(request.type);
   inputs_.clear();
   for (int rank = 0; rank < memory_.size(); ++rank) {
@@ -123,7 +123,7 @@ void Stream::gather_inputs(const Request& request, std::size_t begin, std::size_
 }
 
 // In an all-reduce the result also goes to staging.
-void Stream::reduce_slice(const Request& request, std::size_t begin, std::size_t count) {
+void ReduceStream::reduce_slice(const Request& request, std::size_t begin, std::size_t count) {
   const std::size_t element = size_of(request.type);
   const Reduction reduction{request.type, request.op, request.factor};
   const std::size_t from = slice_begin(count, element, memory_.rank());
@@ -140,13 +140,14 @@ void Stream::reduce_slice(const Request& request, std::size_t begin, std::size_t
   reduce(reduction, inputs_, std::span(&result, 1), elements);
 }
 
-void Stream::reduce_for_all(const Reduction& reduction, std::byte* result, std::byte* place, std::size_t elements) {
+void ReduceStream::reduce_for_all(const Reduction& reduction, std::byte* result, std::byte* place,
+                                  std::size_t elements) {
   if (way_ == CopyWay::kStreaming) return reduce_past_caches(reduction, inputs_, place, elements, result);
   const std::array outputs{result, place};
   reduce(reduction, inputs_, outputs, elements);
 }
 
-void Stream::collect_slices(const Request& request, std::size_t begin, std::size_t count) const {
+void ReduceStream::collect_slices(const Request& request, std::size_t begin, std::size_t count) const {
   const std::size_t element = size_of(request.type);
   auto* output = static_cast<std::byte*>(request.output.data) + begin * element;
   for (int rank = 0; rank < memory_.size(); ++rank) {

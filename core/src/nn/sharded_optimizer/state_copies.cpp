@@ -1,4 +1,4 @@
-#include "optimizer_state.h"
+#include "state_copies.h"
 
 #include <torch/optim.h>
 #include <torch/serialize.h>

@@ -1,0 +1,217 @@
+#include "local_failure_watch.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "engine/core/error_text.h"
+#include "engine/core/failure.h"
+#include "engine/core/process_state.h"
+#include "engine/core/timing.h"
+
+namespace lockstep::comm {
+namespace {
+
+bool has_posted(const GroupMemory& memory, int rank, std::uint64_t sequence) {
+  return memory.post(rank, sequence).state.load(std::memory_order_acquire) / 2 >= sequence;
+}
+
+std::string last_call(const GroupMemory& memory, int rank) {
+  const RankState& state = memory.state(rank);
+  const std::uint64_t current = state.current.load(std::memory_order_relaxed);
+  if (current == 0) return "no call yet";
+  const std::string call = fmt::format("{} #{}", to_string(kind_of(current)), sequence_of(current));
+  const bool over = state.completed.load(std::memory_order_acquire) >= sequence_of(current);
+  return over ? "last call " + call : "not through with " + call;
+}
+
+std::vector<int> without_post(const GroupMemory& memory, std::uint64_t sequence) {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < memory.size(); ++rank) {
+    if (!has_posted(memory, rank, sequence)) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+// A rank without a post has not called the collective, or has stopped while it wrote its post.
+std::vector<int> never_called(const GroupMemory& memory, std::uint64_t sequence) {
+  std::vector<int> ranks = without_post(memory, sequence);
+  std::erase_if(ranks, [&](int rank) {
+    return rank == memory.rank() || sequence_of(memory.state(rank).current.load(std::memory_order_relaxed)) >= sequence;
+  });
+  return ranks;
+}
+
+std::vector<std::string> with_calls(const GroupMemory& memory, const std::vector<int>& ranks) {
+  std::vector<std::string> texts;
+  for (const int rank : ranks) {
+    const std::string condition = condition_of(*memory.peer(rank).process);
+    texts.push_back(fmt::format("{} ({}{}{})", memory.roster().number(rank), last_call(memory, rank),
+                                condition.empty() ? "" : ", ", condition));
+  }
+  return texts;
+}
+
+// "1 (stopped by a signal)" for each rank that stands still, without the ranks that the error has `named` already.
+std::vector<std::string> who_stands_still(const GroupMemory& memory, const std::vector<int>& named) {
+  std::vector<std::string> frozen;
+  for (int rank = 0; rank < memory.size(); ++rank) {
+    if (rank == memory.rank() || std::find(named.begin(), named.end(), rank) != named.end()) continue;
+    const std::string condition = condition_of(*memory.peer(rank).process);
+    if (!condition.empty()) frozen.push_back(fmt::format("{} ({})", memory.roster().number(rank), condition));
+  }
+  return frozen;
+}
+
+bool behind_in_stream(const GroupMemory& memory, int rank) {
+  const RankState& mine = memory.state(memory.rank());
+  const RankState& other = memory.state(rank);
+  return other.laid_out.load() < mine.laid_out.load() || other.reduced.load() < mine.reduced.load();
+}
+
+// The ranks that hold up `collective`: those that neither sleep nor are finished with it.
+std::string who_is_busy(const GroupMemory& memory, const Collective& collective) {
+  std::vector<int> busy;
+  for (int rank = 0; rank < memory.size(); ++rank) {
+    const RankState& state = memory.state(rank);
+    if (rank == memory.rank() || state.completed.load(std::memory_order_acquire) >= collective.sequence()) continue;
+    const bool posted = has_posted(memory, rank, collective.sequence());
+    const bool asleep = state.waiting.load(std::memory_order_relaxed) != kNotWaiting;
+    if (!posted || (collective.wants_stream() ? behind_in_stream(memory, rank) : !asleep)) busy.push_back(rank);
+  }
+  return busy.empty() ? "somebody" : memory.roster().list(busy);
+}
+
+}  // namespace
+
+// "rank 1 (pid 7) left the group".
+std::string LocalFailureWatch::gone(int rank) const {
+  return fmt::format("{} (pid {}) {}", memory_.roster().name(rank), memory_.peer(rank).pid,
+                     waiting_.left(rank) ? "left the group" : memory_.peer(rank).how_gone());
+}
+
+Status LocalFailureWatch::check_present(const std::vector<int>& ranks) const {
+  for (const int rank : ranks) {
+    if (rank == memory_.rank() || !(waiting_.left(rank) || waiting_.process_gone(rank))) continue;
+    const std::string cause = waiting_.known_cause(rank);
+    return {ErrorCode::kPeerFailed,
+            caused(cause.empty() ? first_cause(waiting_.health().message()) : cause, gone(rank))};
+  }
+  return {};
+}
+
+std::vector<int> LocalFailureWatch::absent(std::uint64_t sequence) const {
+  return without_post(memory_, sequence);
+}
+
+std::vector<const Fd*> LocalFailureWatch::dead() const {
+  std::vector<const Fd*> processes;
+  for (int rank = 0; rank < memory_.size(); ++rank) {
+    if (rank != memory_.rank() && waiting_.process_gone(rank) && !waiting_.left(rank))
+      processes.push_back(memory_.peer(rank).process.get());
+  }
+  return processes;
+}
+
+bool LocalFailureWatch::has_any_of(const std::vector<const Fd*>& processes) const {
+  for (int rank = 0; rank < memory_.size(); ++rank) {
+    const Fd* const process = memory_.peer(rank).process.get();
+    if (!waiting_.left(rank) && std::find(processes.begin(), processes.end(), process) != processes.end()) return true;
+  }
+  return false;
+}
+
+// "rank 1 (pid 7) died <when> (last call ...)".
+Status LocalFailureWatch::loss_of(int rank, const std::string& when) const {
+  const std::string cause = waiting_.known_cause(rank);
+  const std::string what = fmt::format("{} {} ({}); first seen by {}{}", gone(rank), when, last_call(memory_, rank),
+                                       me(), waiting_.left(rank) && cause.empty() ? kLeftEarly : "");
+  return {ErrorCode::kPeerFailed, caused(cause, what)};
+}
+
+Status LocalFailureWatch::check(const Collective& collective, Watch& watch) const {
+  const auto now = std::chrono::steady_clock::now();
+  if (const std::uint64_t current = collective.tickets_done(); current != watch.progress) {
+    watch.progress = current;
+    watch.progressed = now;
+  }
+  int lost = -1;
+  for (int rank = 0; rank < memory_.size(); ++rank) {
+    if (rank == memory_.rank()) continue;
+    // The order matters: once a rank is seen to be gone, its last post is visible.
+    const bool gone = waiting_.process_gone(rank);
+    const bool left = waiting_.left(rank);
+    const bool posted = has_posted(memory_, rank, collective.sequence());
+    if (!gone && !left) continue;
+    // A rank that has posted and then left has done its part.
+    if (posted && (left || now - watch.progressed < kDeadTicket)) continue;
+    // A death is the cause: other ranks may have left because of it.
+    if (lost < 0 || (!left && waiting_.left(lost))) lost = rank;
+  }
+  if (lost < 0) return {};
+  const std::uint64_t call = sequence_of(memory_.state(lost).current.load(std::memory_order_relaxed));
+  return loss_of(lost, (call >= collective.sequence() ? "in " : "before ") + collective.describe());
+}
+
+// The known cause of the first of these ranks that has one.
+std::string LocalFailureWatch::cause_among(const std::vector<int>& ranks) const {
+  for (const int rank : ranks) {
+    if (std::string cause = waiting_.known_cause(rank); !cause.empty()) return cause;
+  }
+  return {};
+}
+
+// The ranks that hold up the collective are those that have not called the awaited one.
+Status LocalFailureWatch::timed_out_in_queue(std::uint64_t awaited) const {
+  const Roster& roster = memory_.roster();
+  const std::vector<int> missing = never_called(memory_, awaited);
+  const std::string why =
+      missing.empty() ? std::string() : ": " + roster.list(with_calls(memory_, missing)) + " never called the oldest";
+  return {ErrorCode::kTimeout,
+          caused(cause_among(missing),
+                 fmt::format("{} timed out with more than {} operations under way in group '{}'{}{}", me(), kRing,
+                             memory_.name(), why, stand_still(who_stands_still(memory_, missing), roster)))};
+}
+
+Status LocalFailureWatch::timed_out(const Collective& collective, const Watch& watch) const {
+  const std::chrono::duration<double> idle = std::chrono::steady_clock::now() - watch.progressed;
+  const std::vector<int> missing = never_called(memory_, collective.sequence());
+  const HeldUpBy ranks{
+      with_calls(memory_, missing), who_stands_still(memory_, missing),
+      fmt::format("{} made no progress inside it for {:.1f} s", who_is_busy(memory_, collective), idle.count())};
+  return {ErrorCode::kTimeout,
+          caused(cause_among(missing), describe_timeout(collective.describe(), me(), ranks, memory_.roster()))};
+}
+
+Status LocalFailureWatch::check(const Transfer& transfer) const {
+  int alive = 0;
+  std::vector<std::string> gone_ranks;
+  std::string cause;
+  for (int rank = 0; rank < memory_.size(); ++rank) {
+    if (transfer.peer != kAnySource && rank != transfer.peer) continue;
+    if (rank == memory_.rank() || !(waiting_.process_gone(rank) || waiting_.left(rank))) {
+      ++alive;
+      continue;
+    }
+    gone_ranks.push_back(gone(rank));
+    if (cause.empty()) cause = waiting_.known_cause(rank);
+  }
+  const bool only_self_left = transfer.peer == kAnySource && alive == 1 && memory_.size() > 1;
+  if (alive > 0 && !only_self_left) return {};
+  return {ErrorCode::kPeerFailed, caused(cause, fmt::format("{} before {} of {} was done", fmt::join(gone_ranks, ", "),
+                                                            describe(transfer, memory_.names()), me()))};
+}
+
+Status LocalFailureWatch::timed_out(const Transfer& transfer) const {
+  std::vector<int> senders{transfer.peer};
+  if (transfer.peer == kAnySource) {
+    senders.resize(memory_.size());
+    std::iota(senders.begin(), senders.end(), 0);
+  }
+  return {ErrorCode::kTimeout, caused(cause_among(senders), describe_timeout(transfer, memory_.names(), memory_.rank(),
+                                                                             who_stands_still(memory_, {})))};
+}
+
+}  // namespace lockstep::comm
