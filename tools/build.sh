@@ -48,10 +48,12 @@ configure_and_build() {
   took "build"
 }
 
-# slowest_suites LOG: the ten suites that took longest, with their seconds, from the output of ctest.
+# slowest_suites LOG: the ten suites that took longest, from CTest's LastTest.log: seconds, and seconds of processor time
+# (of suites whose tests are forks).
 slowest_suites() {
-  sed -nE 's/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: ([^ ]+) .* ([0-9.]+) sec.*$/\1 \2/p' "$1" |
-    awk '{seconds[$1] += $2; all += $2} END {for (suite in seconds) printf "%7.0f s %4.1f %%  %s\n", seconds[suite], 100 * seconds[suite] / all, suite}' |
+  awk '/^[0-9]+\/[0-9]+ Test: / {suite = $3; processor = 0; forked = 0}
+    match($0, /^\[ .* \(processor [0-9]+ ms, [0-9]+ ms\)$/) {processor += $(NF - 3); forked = 1}
+    /^Test time = / {printf "%7.0f s %9s  %s\n", $4, forked ? sprintf("%.0f s", processor / 1000) : "-", suite}' "$1" |
     sort -rn | sed -n 1,10p
 }
 
@@ -81,14 +83,17 @@ run_tests() {
   local left_out='^gpu$'
   [[ $PRESET == asan-ubsan || $PRESET == tsan ]] && left_out='^(gpu|parity)$'
   [[ $1 == gpu ]] || arguments+=(-LE "$left_out")
+  # Else LibTorch's threads spin while they wait for one another. With more threads than cores a thread spins until its turn of the
+  # core is over, which costs ten times the processor time of what is computed.
+  export OMP_WAIT_POLICY=passive
   as_preset_needs ctest "${arguments[@]}" 2>&1 | tee "$log" || status=$?
   grep -qE '^[0-9]+% tests passed' "$log" || fail "no test ran: nothing matches label '$1' and filter '$2'"
   local passed failed
   read -r passed failed < <(count_tests "$tree/Testing/Temporary/LastTest.log")
   ((failed == 0)) || sed -n '/^The following tests FAILED/,/^Errors while/p' "$log"
   took "tests"
-  say "the slowest suites, with their share of all tests' seconds"
-  slowest_suites "$log" >&2
+  say "the slowest suites: seconds, seconds of processor time"
+  slowest_suites "$tree/Testing/Temporary/LastTest.log" >&2
   printf '\n%s, torch %s, preset %s\n%s in all:%s\n%d passed, %d failed\n' "$(uname -m)" "$TORCH" "$PRESET" \
     "$(duration $SECONDS)" "$(printf ' %s,' "${TOOK[@]}" | sed 's/,$//')" "$passed" "$failed"
   return "$status"

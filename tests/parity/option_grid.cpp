@@ -71,21 +71,37 @@ class Grid {
                        [this](const Setting& one) { return levels_[one.factor] == one.level; });
   }
 
+  // The level of `factor` in the tuple; kOpen where the tuple has no level of it, or where another setting of the tuple
+  // is not chosen.
+  std::size_t level_that_covers(const Settings& tuple, std::size_t factor) const {
+    std::size_t found = kOpen;
+    for (const Setting& one : tuple) {
+      if (one.factor == factor) {
+        found = one.level;
+      } else if (levels_[one.factor] != one.level) {
+        return kOpen;
+      }
+    }
+    return found;
+  }
+
   // The level that covers the most; the first of these.
   void choose_level(std::size_t factor) {
     Settings chosen;
     for (std::size_t other = 0; other < levels_.size(); ++other) {
       if (levels_[other] != kOpen) chosen.push_back({other, levels_[other]});
     }
+    std::vector<std::ptrdiff_t> covered(factors_[factor].levels.size());
+    for (const Settings& tuple : uncovered_) {
+      const std::size_t level = level_that_covers(tuple, factor);
+      if (level != kOpen) ++covered[level];
+    }
     std::size_t best = kOpen;
     std::ptrdiff_t most = -1;
-    for (std::size_t level = 0; level < factors_[factor].levels.size(); ++level) {
-      if (!fit(chosen, {factor, level})) continue;
-      levels_[factor] = level;
-      const auto covered = std::count_if(uncovered_.begin(), uncovered_.end(),
-                                         [this](const Settings& tuple) { return is_covered(tuple); });
-      if (covered > most) best = level;
-      most = std::max(most, covered);
+    for (std::size_t level = 0; level < covered.size(); ++level) {
+      if (covered[level] <= most || !fit(chosen, {factor, level})) continue;
+      best = level;
+      most = covered[level];
     }
     levels_[factor] = best;
   }

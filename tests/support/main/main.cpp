@@ -2,14 +2,17 @@
 //
 // --fork-each=SECONDS runs each test in a fork of this process, which has loaded its libraries and has one thread. So a
 // test costs a fork instead of a start, which with LibTorch takes 0.2 seconds of a core, and still sees nothing of
-// other tests. A test fails that crashes, takes longer than SECONDS or leaves a process behind.
+// other tests. A test fails that crashes, takes longer than SECONDS or leaves a process behind. The line of each test
+// says how long it took, and how much processor time the test and all its processes used.
 //
 // --write-ctest=FILE writes one CTest test for each suite, which runs it with --fork-each, or in one process if
 // --whole=SUITE names it. --prefix=TEXT comes before the names, --environment=NAME=VALUE is set for the tests.
+// --parity-fixture=NAME is the fixture of CTest that parity suites require.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -100,24 +103,34 @@ std::string run_in_fork(const std::string& test, std::int64_t seconds) {
   return failure;
 }
 
+// The processor time of all descendants that have ended.
+std::int64_t processor_ms() {
+  rusage used{};
+  getrusage(RUSAGE_CHILDREN, &used);
+  const auto ms = [](const timeval& time) { return std::int64_t{1000} * time.tv_sec + time.tv_usec / 1000; };
+  return ms(used.ru_utime) + ms(used.ru_stime);
+}
+
 int run_each_in_fork(std::int64_t seconds) {
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   int failed = 0;
   for (const Suite& suite : selected_suites()) {
     for (const std::string& test : suite.tests) {
       const std::int64_t start = supervisor::monotonic_ns();
+      const std::int64_t used_before = processor_ms();
       const std::string failure = run_in_fork(test, seconds);
       if (!failure.empty()) ++failed;
-      const std::int64_t ms = (supervisor::monotonic_ns() - start) / 1'000'000;
-      if (failure.empty()) fmt::print("[       OK ] {} ({} ms)\n", test, ms);
-      if (!failure.empty()) fmt::print("[  FAILED  ] {} {}({} ms)\n", test, failure, ms);
+      const std::string took = fmt::format("(processor {} ms, {} ms)", processor_ms() - used_before,
+                                           (supervisor::monotonic_ns() - start) / 1'000'000);
+      if (failure.empty()) fmt::print("[       OK ] {} {}\n", test, took);
+      if (!failure.empty()) fmt::print("[  FAILED  ] {} {}{}\n", test, failure, took);
     }
   }
   return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
 struct Options {
-  std::string ctest_file, prefix, environment;
+  std::string ctest_file, prefix, environment, parity_fixture;
   std::set<std::string> whole;
   std::int64_t seconds = 0;
 };
@@ -139,9 +152,9 @@ void write_ctest(const std::string& program, const Options& options) {
     // The bound of a test is that of --fork-each. A scheduler has one set of ports and folders on a machine.
     file << fmt::format(
         "set_tests_properties([[{}]] PROPERTIES LABELS {} TIMEOUT {} RUN_SERIAL {} ENVIRONMENT [[{}]] "
-        "WORKING_DIRECTORY [[{}]])\n",
+        "WORKING_DIRECTORY [[{}]] FIXTURES_REQUIRED [[{}]])\n",
         name, label, options.whole.contains(suite.name) ? 300 : 3600, label == "scheduler", options.environment,
-        std::filesystem::current_path().native());
+        std::filesystem::current_path().native(), label == "parity" ? options.parity_fixture : "");
   }
 }
 
@@ -166,6 +179,8 @@ int run(int argc, char** argv) {
       options.prefix = *value;
     } else if (auto value = value_of(argv[i], "--environment=")) {
       options.environment = *value;
+    } else if (auto value = value_of(argv[i], "--parity-fixture=")) {
+      options.parity_fixture = *value;
     } else if (auto value = value_of(argv[i], "--whole=")) {
       options.whole.insert(*value);
     }

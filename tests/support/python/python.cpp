@@ -16,7 +16,8 @@ std::string run_python(const std::string& script, const std::vector<std::string>
 #ifdef LOCKSTEP_PYTHON_PACKAGE
   command += "PYTHONPATH=" LOCKSTEP_PYTHON_PACKAGE " ";
 #endif
-  command += std::string(LOCKSTEP_PYTHON) + " " + LOCKSTEP_PARITY_SCRIPTS + "/" + script;
+  command += LOCKSTEP_PYTHON " -S " LOCKSTEP_FORK_SERVER " run " LOCKSTEP_FORK_SERVER_SOCKET " ";
+  command += LOCKSTEP_PARITY_SCRIPTS "/" + script;
   for (const std::string& argument : arguments) command += " " + argument;
   std::FILE* pipe = ::popen(command.c_str(), "re");
   if (pipe == nullptr) throw std::runtime_error("cannot start " + command);
