@@ -21,7 +21,7 @@ data::Image scaled_to(const data::Image& picture, int side) {
   const auto scaled = [&](int own) {
     return static_cast<int>(std::max<std::int64_t>(1, std::int64_t{own} * side / longer));
   };
-  return data::resized(picture, {scaled(picture.width()), scaled(picture.height())}, data::Filter::kBilinear);
+  return data::resized(picture, {scaled(picture.width()), scaled(picture.height())}, data::Interpolation::kBilinear);
 }
 
 void put_picture(const data::Image& picture, int left, int top, data::Image& sheet) {

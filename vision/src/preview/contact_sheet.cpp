@@ -59,7 +59,7 @@ Image fitted(Image image, int cell) {
   const auto scaled = [&](std::int64_t side) {
     return static_cast<int>(std::max<std::int64_t>(1, side * cell / longer));
   };
-  return resized(image, {scaled(image.width()), scaled(image.height())}, Filter::kBilinear);
+  return resized(image, {scaled(image.width()), scaled(image.height())}, Interpolation::kBilinear);
 }
 
 void place(Image& sheet, const Image& picture, int left, int top) {

@@ -44,7 +44,7 @@ ThreadState& thread_state() {
 int reduction(const Plan& plan, ImageSize wanted, std::size_t next) {
   if (plan.precision == Precision::kExact || next >= plan.steps.size()) return 1;
   const auto* resize = std::get_if<ResizeStep>(&plan.steps[next]);
-  if (resize == nullptr || resize->filter == Filter::kNearest) return 1;
+  if (resize == nullptr || resize->filter == Interpolation::kNearest) return 1;
   for (const int n : {8, 4, 2}) {
     if (wanted.width >= 2 * n * resize->size.width && wanted.height >= 2 * n * resize->size.height) return n;
   }

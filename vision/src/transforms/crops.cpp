@@ -41,16 +41,6 @@ std::vector<CropPart> ten_crops(ImageSize picture, const TenCrop& options) {
 
 namespace {
 
-EdgeMode edge_mode(PaddingMode mode) {
-  switch (mode) {
-    case PaddingMode::kConstant: return EdgeMode::kConstant;
-    case PaddingMode::kEdge: return EdgeMode::kEdge;
-    case PaddingMode::kReflect: return EdgeMode::kReflect;
-    case PaddingMode::kSymmetric: return EdgeMode::kSymmetric;
-  }
-  return EdgeMode::kConstant;
-}
-
 // Negative amounts crop.
 void add_padding(Plan& plan, const Padding& padding, const Fill& fill, PaddingMode mode) {
   const Box kept{std::max(-padding.left, 0), std::max(-padding.top, 0),
@@ -64,14 +54,14 @@ void add_padding(Plan& plan, const Padding& padding, const Fill& fill, PaddingMo
   if (kept.width != plan.size.width || kept.height != plan.size.height) add_step(plan, CropStep{kept});
   const PadAmounts amounts{std::max(padding.left, 0), std::max(padding.top, 0), std::max(padding.right, 0),
                            std::max(padding.bottom, 0)};
-  if (amounts != PadAmounts{}) add_step(plan, PadStep{amounts, fill.color, edge_mode(mode)});
+  if (amounts != PadAmounts{}) add_step(plan, PadStep{amounts, fill.color, mode});
 }
 
 void draw_center_crop(const CenterCrop& t, Drawing& d) {
   const int wide = std::max(t.size.width - d.plan.size.width, 0);
   const int high = std::max(t.size.height - d.plan.size.height, 0);
   if (wide > 0 || high > 0)
-    d.add(PadStep{{wide / 2, high / 2, (wide + 1) / 2, (high + 1) / 2}, {}, EdgeMode::kConstant});
+    d.add(PadStep{{wide / 2, high / 2, (wide + 1) / 2, (high + 1) / 2}, {}, PaddingMode::kConstant});
   d.add(CropStep{{rounded((d.plan.size.width - t.size.width) / 2.0),
                   rounded((d.plan.size.height - t.size.height) / 2.0), t.size.width, t.size.height}});
 }

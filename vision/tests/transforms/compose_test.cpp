@@ -409,7 +409,7 @@ TEST(ImageKernels, AgreeOnEveryInstructionSet) {
   const int count = supported_image_kernels(list);
   const Image picture = test::make_picture(101, 3);
   Weights weights;
-  compute_weights(101, {0, 101}, 37, Filter::kBicubic, weights);
+  compute_weights(101, {0, 101}, 37, Interpolation::kBicubic, weights);
   PairedWeights paired;
   const HorizontalResampling& plan = paired.arrange(weights);
   ToFloat how;

@@ -15,11 +15,11 @@ namespace {
 using nlohmann::json;
 using test::filter_from;
 
-EdgeMode mode_from(const std::string& name) {
-  const std::map<std::string, EdgeMode> names{{"constant", EdgeMode::kConstant},
-                                              {"edge", EdgeMode::kEdge},
-                                              {"reflect", EdgeMode::kReflect},
-                                              {"symmetric", EdgeMode::kSymmetric}};
+PaddingMode mode_from(const std::string& name) {
+  const std::map<std::string, PaddingMode> names{{"constant", PaddingMode::kConstant},
+                                                 {"edge", PaddingMode::kEdge},
+                                                 {"reflect", PaddingMode::kReflect},
+                                                 {"symmetric", PaddingMode::kSymmetric}};
   return names.at(name);
 }
 
