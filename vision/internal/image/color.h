@@ -39,6 +39,7 @@ struct PadAmounts {
   int bottom = 0;
   bool operator==(const PadAmounts&) const = default;
 };
+// Negative amounts, which only kConstant takes, crop.
 void pad(const View& picture, const PadAmounts& padding, std::array<std::uint8_t, 3> fill, PaddingMode mode,
          RowSink& sink);
 

@@ -41,11 +41,14 @@ std::vector<CropPart> ten_crops(ImageSize picture, const TenCrop& options) {
 
 namespace {
 
-// Negative amounts crop.
+// Negative amounts crop. As in PIL, kConstant then makes a picture of the fill's colour even if nothing is left.
 void add_padding(Plan& plan, const Padding& padding, const Fill& fill, PaddingMode mode) {
+  const PadStep all{{padding.left, padding.top, padding.right, padding.bottom}, fill.color, mode};
+  const ImageSize after = all.size_after(plan.size);
   const Box kept{std::max(-padding.left, 0), std::max(-padding.top, 0),
                  plan.size.width + std::min(padding.left, 0) + std::min(padding.right, 0),
                  plan.size.height + std::min(padding.top, 0) + std::min(padding.bottom, 0)};
+  if (kept.empty() && mode == PaddingMode::kConstant && after.width > 0 && after.height > 0) return add_step(plan, all);
   if (kept.empty()) {
     throw DataError(
         ErrorCode::kInvalidArgument,

@@ -240,12 +240,13 @@ void run_plan(const Plan& plan, const View& picture, std::size_t done, void* out
       whole = scratch.whole;
     };
     if (!steps.empty()) Runner(plan, steps, scratch.sample, keep).run(picture);
-    return write_crops(plan, whole, out);
+    write_crops(plan, whole, out);
+  } else {
+    const auto write = [&](const auto& work, ImageSize size, Mirror mirror) {
+      write_sample(plan, work, size, mirror, out);
+    };
+    Runner(plan, steps, scratch.sample, write).run(picture);
   }
-  const auto write = [&](const auto& work, ImageSize size, Mirror mirror) {
-    write_sample(plan, work, size, mirror, out);
-  };
-  Runner(plan, steps, scratch.sample, write).run(picture);
   for (const FloatStep& step : plan.float_steps) {
     std::visit([&](const auto& one) { one.run(plan, static_cast<float*>(out)); }, step);
   }

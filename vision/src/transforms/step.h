@@ -160,7 +160,19 @@ struct FloatBlurStep {
   void run(const Plan& plan, float* out) const;
 };
 
-using FloatStep = std::variant<EraseStep, FloatBlurStep>;
+// Normalizes the finished floats: (value - mean) / deviation.
+struct NormalizeStep {
+  std::array<float, 3> mean;
+  std::array<float, 3> deviation;
+  void run(const Plan& plan, float* out) const;
+};
+
+using FloatStep = std::variant<EraseStep, FloatBlurStep, NormalizeStep>;
+
+// Of a list with one number for all channels, or one for each.
+inline float number_of_channel(const std::vector<double>& numbers, std::size_t channel) {
+  return static_cast<float>(numbers[numbers.size() == 1 ? 0 : channel]);
+}
 
 // How the last step converts pixels: the same for all samples of a Compose.
 struct Finish {
@@ -178,6 +190,7 @@ struct Plan {
   std::vector<CropPart> crops;         // after the steps; empty: the whole picture
   std::vector<FloatStep> float_steps;  // after the conversion to float
   bool floats = false;                 // ToTensor or ConvertImageDtype was among the transforms so far
+  bool normalized = false;             // so was Normalize
   const Finish* finish = nullptr;
 
   SampleShape shape() const {
