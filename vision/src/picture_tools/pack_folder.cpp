@@ -89,6 +89,10 @@ Result<PackSummary> pack_folder(const std::filesystem::path& folder, const std::
     }
     if (progress) progress(end, total);
   }
+  if (summary.pictures == 0) {  // such a pack would take the place of a good one
+    return Status(ErrorCode::kCorrupt, fmt::format("{}: none of {} pictures can be decoded; the first is {}",
+                                                   printable(folder.native()), total, summary.left_out.front()));
+  }
   LOCKSTEP_RETURN_IF_ERROR(writer.finish());
   summary.bytes_after = writer.bytes();
   return summary;
