@@ -76,9 +76,12 @@ for image in (photo, tiny, Image.new("RGB", (20, 10), (5, 5, 5)), grey, F.adjust
     case("autocontrast", image, F.autocontrast(image))
     case("equalize", image, F.equalize(image))
     case("invert", image, F.invert(image))
-for padding in ((3, 3, 3, 3), (5, 0, 2, 11), (0, 1, 60, 0)):
+for image, padding in ((photo, (3, 3, 3, 3)), (photo, (5, 0, 2, 11)), (photo, (0, 1, 60, 0)), (photo, (-3, 9, 12, -100)),
+                       (tiny, (11, 8, 0, 7)), (tiny, (-2, -1, -2, -1)), (tiny, (-4, 6, 3, -2))):
     for mode in ("constant", "edge", "reflect", "symmetric"):
-        case("pad", photo, F.pad(photo, list(padding), 33, mode), padding=padding, mode=mode, fill=[33, 33, 33])
+        case("pad", image, F.pad(image, list(padding), 33, mode), padding=padding, mode=mode)
+for padding in ((-5, 0, 6, 0), (2, 9, 2, -9), (-40, -40, 50, 50)):  # nothing of the picture is left
+    case("pad", tiny, F.pad(tiny, list(padding), 33), padding=padding, mode="constant")
 for size, sigma in (((3, 3), 0.5), ((5, 9), 1.7), ((23, 7), 3.0)):
     case("blur", photo, F.gaussian_blur(photo, [size[1], size[0]], sigma), size=size, sigma=sigma)
 

@@ -18,14 +18,15 @@ using Color = std::array<std::uint8_t, 3>;
 using AffineMatrix = std::array<double, 6>;
 
 // kNearest, kBilinear or kBicubic, with the same bits as PIL.
-void transform_affine(const View& picture, ImageSize size, const AffineMatrix& matrix, Filter filter, Color fill,
+void transform_affine(const View& picture, ImageSize size, const AffineMatrix& matrix, Interpolation filter, Color fill,
                       RowSink& sink);
 
 // Input x = (m[0] x + m[1] y + m[2]) / (m[6] x + m[7] y + 1), input y the same with m[3] to m[5].
 using Projection = std::array<double, 8>;
 
 // kNearest, kBilinear or kBicubic, with the same bits as PIL. The size stays.
-void transform_projective(const View& picture, const Projection& matrix, Filter filter, Color fill, RowSink& sink);
+void transform_projective(const View& picture, const Projection& matrix, Interpolation filter, Color fill,
+                          RowSink& sink);
 
 // Several transforms in one resampling, without intermediate pictures: an output pixel is followed back through all
 // stages, and is `fill` if it leaves the frame of one. kNearest or kBilinear. The stages are in reverse order: the
@@ -34,7 +35,7 @@ struct AffineStage {
   AffineMatrix matrix;
   ImageSize frame;
 };
-void transform_fused(const View& picture, ImageSize size, std::span<const AffineStage> stages, Filter filter,
+void transform_fused(const View& picture, ImageSize size, std::span<const AffineStage> stages, Interpolation filter,
                      Color fill, RowSink& sink);
 
 }  // namespace lockstep::data

@@ -6,6 +6,7 @@
 
 #include "image/row_sink.h"
 #include "image/view.h"
+#include "lockstep/image/modes.h"
 
 namespace lockstep::data {
 
@@ -31,7 +32,6 @@ void adjust_hue(const View& picture, double factor, RowSink& sink);
 void adjust_sharpness(const View& picture, float factor, RowSink& sink);
 void to_grey(const View& picture, RowSink& sink);
 
-enum class EdgeMode { kConstant, kEdge, kReflect, kSymmetric };
 struct PadAmounts {
   int left = 0;
   int top = 0;
@@ -39,7 +39,8 @@ struct PadAmounts {
   int bottom = 0;
   bool operator==(const PadAmounts&) const = default;
 };
-void pad(const View& picture, const PadAmounts& padding, std::array<std::uint8_t, 3> fill, EdgeMode mode,
+// Negative amounts, which only kConstant takes, crop.
+void pad(const View& picture, const PadAmounts& padding, std::array<std::uint8_t, 3> fill, PaddingMode mode,
          RowSink& sink);
 
 void copy_rows(const View& picture, RowSink& sink);

@@ -14,6 +14,7 @@ struct Displacement {
 };
 
 // kNearest or kBilinear. Pixels outside of the picture count as `fill`.
-void transform_elastic(const View& picture, const Displacement& displacement, Filter filter, Color fill, RowSink& sink);
+void transform_elastic(const View& picture, const Displacement& displacement, Interpolation filter, Color fill,
+                       RowSink& sink);
 
 }  // namespace lockstep::data

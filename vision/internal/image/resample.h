@@ -10,20 +10,19 @@
 #include "image/row_sink.h"
 #include "image/view.h"
 #include "lockstep/image/image.h"
+#include "lockstep/image/modes.h"
 
 namespace lockstep::data {
 
-enum class Filter { kNearest, kBox, kBilinear, kHamming, kBicubic, kLanczos };
-
 // Writes the rows of a picture of `size`, from top to bottom.
-void resample(const View& picture, ImageSize size, Filter filter, RowSink& sink);
+void resample(const View& picture, ImageSize size, Interpolation filter, RowSink& sink);
 // The same of a part, in pixels that need not be whole. The part is wider and higher than `size`.
 struct Extent {
   double begin = 0.0;
   double end = 0.0;
 };
-void resample(const View& picture, Extent columns, Extent rows, ImageSize size, Filter filter, RowSink& sink);
-Image resized(const View& picture, ImageSize size, Filter filter);
+void resample(const View& picture, Extent columns, Extent rows, ImageSize size, Interpolation filter, RowSink& sink);
+Image resized(const View& picture, ImageSize size, Interpolation filter);
 
 // The weights of one direction.
 struct Weights {
@@ -32,7 +31,7 @@ struct Weights {
   std::vector<std::int32_t> weights;  // `taps` for each output pixel, padded with zeros
   int taps = 0;
 };
-void compute_weights(int input, Extent part, int output, Filter filter, Weights& weights);
+void compute_weights(int input, Extent part, int output, Interpolation filter, Weights& weights);
 
 // The weights of a horizontal pass in the order of the kernels.
 class PairedWeights {

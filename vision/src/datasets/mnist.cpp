@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <array>
+#include <cmath>
 
 #include "base/printable.h"
 #include "idx.h"
@@ -60,9 +61,10 @@ torch::Tensor make_pixel_table(const std::optional<Normalization>& normalization
 }  // namespace
 
 Mnist::Mnist(const fs::path& root, bool train, const MnistOptions& options) {
-  if (options.normalization && !(options.normalization->standard_deviation > 0.0F)) {
-    throw DataError(ErrorCode::kInvalidArgument, fmt::format("the standard deviation must be positive, got {}",
-                                                             options.normalization->standard_deviation));
+  if (options.normalization && !std::isnormal(options.normalization->standard_deviation)) {
+    throw DataError(ErrorCode::kInvalidArgument,
+                    fmt::format("expected a standard deviation other than 0, within the range of float32, found {}",
+                                options.normalization->standard_deviation));
   }
   const std::string_view split = train ? "train" : "t10k";
   const fs::path images_path = find_file(root, split, "images-idx3");
@@ -70,10 +72,10 @@ Mnist::Mnist(const fs::path& root, bool train, const MnistOptions& options) {
   images_ = read_idx(images_path, std::array<std::int64_t, 3>{-1, kSide, kSide});
   labels_ = read_idx(labels_path, std::array<std::int64_t, 1>{-1});
   if (images_.size(0) != labels_.size(0)) {
-    throw DataError(
-        ErrorCode::kCorrupt,
-        fmt::format("{} has {} images but {} has {} labels; they do not belong together",
-                    printable(images_path.native()), images_.size(0), labels_path.native(), labels_.size(0)));
+    throw DataError(ErrorCode::kCorrupt,
+                    fmt::format("{} has {} images but {} has {} labels; they do not belong together",
+                                printable(images_path.native()), images_.size(0), printable(labels_path.native()),
+                                labels_.size(0)));
   }
   const std::uint8_t* labels = labels_.const_data_ptr<std::uint8_t>();
   for (std::int64_t i = 0; i < labels_.size(0); ++i) {

@@ -103,7 +103,8 @@ bool read_bicubic(const View& picture, double x, double y, std::uint8_t* out) {
 }
 
 // Positions of whole rows, from the kernel.
-void project_rows(const View& picture, ImageSize size, const Projection& m, Filter filter, Color fill, RowSink& sink) {
+void project_rows(const View& picture, ImageSize size, const Projection& m, Interpolation filter, Color fill,
+                  RowSink& sink) {
   thread_local std::vector<double> positions;
   const auto width = static_cast<std::size_t>(size.width);
   positions.resize(2 * width);
@@ -113,7 +114,7 @@ void project_rows(const View& picture, ImageSize size, const Projection& m, Filt
   for (int y = 0; y < size.height; ++y) {
     std::uint8_t* out = sink.begin(y);
     kernels.project(m.data(), y, size.width, xs, ys);
-    if (filter == Filter::kBilinear) {
+    if (filter == Interpolation::kBilinear) {
       kernels.sample_bilinear({picture.pixels,
                                static_cast<std::int64_t>(picture.stride),
                                picture.width,
@@ -124,7 +125,7 @@ void project_rows(const View& picture, ImageSize size, const Projection& m, Filt
                                {fill[0], fill[1], fill[2], 255}},
                               out);
     } else {
-      const auto read = filter == Filter::kNearest ? read_nearest : read_bicubic;
+      const auto read = filter == Interpolation::kNearest ? read_nearest : read_bicubic;
       for (std::size_t x = 0; x < width; ++x) {
         if (!read(picture, xs[x], ys[x], out + 4 * x)) fill_pixels(out + 4 * x, 1, fill);
       }
@@ -135,9 +136,9 @@ void project_rows(const View& picture, ImageSize size, const Projection& m, Filt
 
 }  // namespace
 
-void transform_affine(const View& picture, ImageSize size, const AffineMatrix& m, Filter filter, Color fill,
+void transform_affine(const View& picture, ImageSize size, const AffineMatrix& m, Interpolation filter, Color fill,
                       RowSink& sink) {
-  if (filter != Filter::kNearest) {
+  if (filter != Interpolation::kNearest) {
     return project_rows(picture, size, {m[0], m[1], m[2], m[3], m[4], m[5], 0, 0}, filter, fill, sink);
   }
   const bool scales = m[1] == 0 && m[3] == 0;
@@ -145,7 +146,8 @@ void transform_affine(const View& picture, ImageSize size, const AffineMatrix& m
   nearest_summed(picture, size, m, fill, sink);
 }
 
-void transform_projective(const View& picture, const Projection& matrix, Filter filter, Color fill, RowSink& sink) {
+void transform_projective(const View& picture, const Projection& matrix, Interpolation filter, Color fill,
+                          RowSink& sink) {
   project_rows(picture, {picture.width, picture.height}, matrix, filter, fill, sink);
 }
 

@@ -34,7 +34,7 @@ void sample_nearest(const GridRow& row, Color fill, std::uint8_t* out) {
 
 }  // namespace
 
-void transform_elastic(const View& picture, const Displacement& displacement, Filter filter, Color fill,
+void transform_elastic(const View& picture, const Displacement& displacement, Interpolation filter, Color fill,
                        RowSink& sink) {
   thread_local std::vector<float> centres_x, centres_y, positions;
   pixel_centres(picture.width, centres_x);
@@ -62,7 +62,7 @@ void transform_elastic(const View& picture, const Displacement& displacement, Fi
       ys[x] = ((centre_y + dy[x]) + 1.0F) * half_height - 0.5F;
     }
     std::uint8_t* out = sink.begin(y);
-    if (filter == Filter::kNearest) {
+    if (filter == Interpolation::kNearest) {
       sample_nearest(row, fill, out);
     } else {
       image_kernels().sample_grid(row, out);

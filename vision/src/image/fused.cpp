@@ -36,11 +36,11 @@ void keep_inside(Interval& interval, const Line& line, ImageSize frame) {
 
 class RowGatherer {
  public:
-  RowGatherer(const View& picture, Filter filter) : picture_(picture), filter_(filter) {}
+  RowGatherer(const View& picture, Interpolation filter) : picture_(picture), filter_(filter) {}
 
   void gather(const Line& line, Interval inside, std::uint8_t* out) const {
     if (inside.begin == inside.end) return;
-    if (filter_ == Filter::kNearest) return nearest(line, inside, out);
+    if (filter_ == Interpolation::kNearest) return nearest(line, inside, out);
     // Positions outside of the centres of the outermost pixels lack neighbours: these few pixels come from the edge.
     Line centered = line;
     centered.x -= kHalf;
@@ -82,12 +82,12 @@ class RowGatherer {
   }
 
   const View& picture_;
-  Filter filter_;
+  Interpolation filter_;
 };
 
 }  // namespace
 
-void transform_fused(const View& picture, ImageSize size, std::span<const AffineStage> stages, Filter filter,
+void transform_fused(const View& picture, ImageSize size, std::span<const AffineStage> stages, Interpolation filter,
                      Color fill, RowSink& sink) {
   thread_local std::vector<AffineMatrix> matrices;  // maps the output to the frame of each stage
   matrices.clear();

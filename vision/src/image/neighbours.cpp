@@ -23,13 +23,13 @@ void smooth_row(const View& picture, int y, std::uint8_t* out) {
   std::memcpy(out + bytes - 4, row + bytes - 4, 4);
 }
 
-int source_of(int i, int size, EdgeMode mode) {
+int source_of(int i, int size, PaddingMode mode) {
   if (i >= 0 && i < size) return i;
   switch (mode) {
-    case EdgeMode::kConstant: return -1;
-    case EdgeMode::kEdge: return std::clamp(i, 0, size - 1);
-    case EdgeMode::kReflect: return mirrored(i, size, false);
-    case EdgeMode::kSymmetric: return mirrored(i, size, true);
+    case PaddingMode::kConstant: return -1;
+    case PaddingMode::kEdge: return std::clamp(i, 0, size - 1);
+    case PaddingMode::kReflect: return mirrored(i, size, false);
+    case PaddingMode::kSymmetric: return mirrored(i, size, true);
   }
   return -1;
 }
@@ -48,7 +48,7 @@ void adjust_sharpness(const View& picture, float factor, RowSink& sink) {
   }
 }
 
-void pad(const View& picture, const PadAmounts& padding, std::array<std::uint8_t, 3> fill, EdgeMode mode,
+void pad(const View& picture, const PadAmounts& padding, std::array<std::uint8_t, 3> fill, PaddingMode mode,
          RowSink& sink) {
   const int width = picture.width + padding.left + padding.right;
   const int height = picture.height + padding.top + padding.bottom;

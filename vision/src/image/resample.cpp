@@ -34,24 +34,24 @@ double hamming(double x) {
   return std::sin(x) / x * (0.54F + 0.46F * std::cos(x));  // single-precision constants, as in PIL
 }
 
-double filter_at(Filter filter, double x) {
+double filter_at(Interpolation filter, double x) {
   const double distance = std::abs(x);
   switch (filter) {
-    case Filter::kBox: return x > -0.5 && x <= 0.5 ? 1.0 : 0.0;
-    case Filter::kBilinear: return distance < 1.0 ? 1.0 - distance : 0.0;
-    case Filter::kHamming: return hamming(distance);
-    case Filter::kBicubic: return cubic(distance);
-    case Filter::kLanczos: return x >= -3.0 && x < 3.0 ? sinc(x) * sinc(x / 3) : 0.0;
-    case Filter::kNearest: break;
+    case Interpolation::kBox: return x > -0.5 && x <= 0.5 ? 1.0 : 0.0;
+    case Interpolation::kBilinear: return distance < 1.0 ? 1.0 - distance : 0.0;
+    case Interpolation::kHamming: return hamming(distance);
+    case Interpolation::kBicubic: return cubic(distance);
+    case Interpolation::kLanczos: return x >= -3.0 && x < 3.0 ? sinc(x) * sinc(x / 3) : 0.0;
+    case Interpolation::kNearest: break;
   }
   return 0.0;
 }
 
-double support_of(Filter filter) {
+double support_of(Interpolation filter) {
   switch (filter) {
-    case Filter::kBox: return 0.5;
-    case Filter::kBicubic: return 2.0;
-    case Filter::kLanczos: return 3.0;
+    case Interpolation::kBox: return 0.5;
+    case Interpolation::kBicubic: return 2.0;
+    case Interpolation::kLanczos: return 3.0;
     default: return 1.0;
   }
 }
@@ -88,7 +88,8 @@ bool vertical_first(const View& picture, ImageSize size) {
   return rows_less > 0 && rows_less > 2 * columns_less;
 }
 
-void vertical_pass(const View& picture, Extent part, int height, Filter filter, Scratch& scratch, RowSink& sink) {
+void vertical_pass(const View& picture, Extent part, int height, Interpolation filter, Scratch& scratch,
+                   RowSink& sink) {
   if (height == picture.height) return copy_rows(picture, sink);
   const Weights& weights = scratch.vertical;
   compute_weights(picture.height, part, height, filter, scratch.vertical);
@@ -105,7 +106,8 @@ void vertical_pass(const View& picture, Extent part, int height, Filter filter, 
   }
 }
 
-void horizontal_pass(const View& picture, Extent part, int width, Filter filter, Scratch& scratch, RowSink& sink) {
+void horizontal_pass(const View& picture, Extent part, int width, Interpolation filter, Scratch& scratch,
+                     RowSink& sink) {
   if (width == picture.width) return copy_rows(picture, sink);
   compute_weights(picture.width, part, width, filter, scratch.horizontal);
   const HorizontalResampling& plan = scratch.paired.arrange(scratch.horizontal);
@@ -132,7 +134,7 @@ class PlainSink : public RowSink {
 
 }  // namespace
 
-void compute_weights(int input, Extent part, int output, Filter filter, Weights& weights) {
+void compute_weights(int input, Extent part, int output, Interpolation filter, Weights& weights) {
   const double scale = (part.end - part.begin) / output;
   const double widening = std::max(scale, 1.0);
   const double support = support_of(filter) * widening;
@@ -197,15 +199,15 @@ const HorizontalResampling& PairedWeights::arrange(const Weights& weights) {
   return plan_;
 }
 
-void resample(const View& picture, ImageSize size, Filter filter, RowSink& sink) {
+void resample(const View& picture, ImageSize size, Interpolation filter, RowSink& sink) {
   if (size.width == picture.width && size.height == picture.height) return copy_rows(picture, sink);
-  if (filter == Filter::kNearest) return resample_nearest(picture, size, sink);
+  if (filter == Interpolation::kNearest) return resample_nearest(picture, size, sink);
   const Extent columns{0.0, static_cast<double>(picture.width)};
   const Extent rows{0.0, static_cast<double>(picture.height)};
   resample(picture, columns, rows, size, filter, sink);
 }
 
-void resample(const View& picture, Extent columns, Extent rows, ImageSize size, Filter filter, RowSink& sink) {
+void resample(const View& picture, Extent columns, Extent rows, ImageSize size, Interpolation filter, RowSink& sink) {
   thread_local Scratch scratch;
   if (size.width == picture.width) return vertical_pass(picture, rows, size.height, filter, scratch, sink);
   if (size.height == picture.height) return horizontal_pass(picture, columns, size.width, filter, scratch, sink);
@@ -219,7 +221,7 @@ void resample(const View& picture, Extent columns, Extent rows, ImageSize size, 
   vertical_pass(between.view(), rows, size.height, filter, scratch, sink);
 }
 
-Image resized(const View& picture, ImageSize size, Filter filter) {
+Image resized(const View& picture, ImageSize size, Interpolation filter) {
   Image image;
   ImageSink sink(image, size);
   resample(picture, size, filter, sink);

@@ -39,7 +39,7 @@ Status prepare(const std::string& path, const PackOptions& options, Prepared& ou
   const Result<Image> image = decode_image(out.bytes);
   if (!image.ok()) return image.status().with_context(printable(path));
   if (options.shorter_side == 0 || std::min(size.value().width, size.value().height) <= options.shorter_side) return {};
-  const Image small = resized(image.value(), shrunk(size.value(), options.shorter_side), Filter::kBilinear);
+  const Image small = resized(image.value(), shrunk(size.value(), options.shorter_side), Interpolation::kBilinear);
   Result<std::vector<std::uint8_t>> encoded = encode_jpeg(small, options.quality, exif_orientation(out.bytes));
   if (!encoded.ok()) return encoded.status().with_context(printable(path));
   out.bytes = std::move(encoded).value();
@@ -88,6 +88,10 @@ Result<PackSummary> pack_folder(const std::filesystem::path& folder, const std::
       summary.bytes_before += picture.bytes_before;
     }
     if (progress) progress(end, total);
+  }
+  if (summary.pictures == 0) {  // such a pack would take the place of a good one
+    return Status(ErrorCode::kCorrupt, fmt::format("{}: none of {} pictures can be decoded; the first is {}",
+                                                   printable(folder.native()), total, summary.left_out.front()));
   }
   LOCKSTEP_RETURN_IF_ERROR(writer.finish());
   summary.bytes_after = writer.bytes();

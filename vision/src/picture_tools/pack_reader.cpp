@@ -87,8 +87,10 @@ Status PackReader::read_index() {
         fmt::format("the header is damaged: expected checksum {:08x}, found {:08x}", header.header_crc, crc));
   }
   if (header.version != pack_format::kVersion) {
-    return {ErrorCode::kUnsupported, fmt::format("{}: version {} of the format; this program knows version {}",
-                                                 mapping_->path, header.version, pack_format::kVersion)};
+    return {ErrorCode::kUnsupported,
+            fmt::format("{}: version {} of the format; this program knows version {}: make the "
+                        "pack with this program's `lockstep pack`, or take a newer release",
+                        mapping_->path, header.version, pack_format::kVersion)};
   }
   if (const std::string fault = fault_of(header, file); !fault.empty()) return mapping_->corrupt(fault);
   LOCKSTEP_RETURN_IF_ERROR(read_classes(file.subspan(header.names_offset), header.classes));

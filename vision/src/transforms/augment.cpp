@@ -117,11 +117,10 @@ double magnitude_of(Op op, int level, int bins, const Strengths& most) {
 }
 
 void add_operation(Plan& plan, const Drawn& drawn, Interpolation interpolation, const Fill& fill) {
-  const Filter filter = filter_of(interpolation);
   const double magnitude = drawn.magnitude;
   const auto factor = static_cast<float>(1.0 + magnitude);
   const auto warp = [&](const AffineParameters& parameters) {
-    add_step(plan, affine(plan.size, parameters, filter, fill.color));
+    add_step(plan, affine(plan.size, parameters, interpolation, fill.color));
   };
   switch (drawn.op) {
     case kIdentity: return;
@@ -130,7 +129,7 @@ void add_operation(Plan& plan, const Drawn& drawn, Interpolation interpolation, 
     case kTranslateX: return warp({.translate = {std::trunc(magnitude), 0}});
     case kTranslateY: return warp({.translate = {0, std::trunc(magnitude)}});
     case kRotate:
-      if (magnitude != 0.0) add_step(plan, rotation(plan.size, magnitude, filter, false, {}, fill.color));
+      if (magnitude != 0.0) add_step(plan, rotation(plan.size, magnitude, interpolation, false, {}, fill.color));
       return;
     case kBrightness: return add_step(plan, BrightnessStep{factor});
     case kColor:

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <cmath>
+#include <utility>
 
 namespace lockstep::data {
 namespace {
@@ -37,6 +39,11 @@ class Parser {
   void skip() {
     while (std::isspace(static_cast<unsigned char>(peek())) != 0) ++at_;
   }
+  // Whether there is only space between this place and the line's beginning.
+  bool begins_line() const {
+    const std::size_t before = text_.substr(0, at_).find_last_not_of(" \t\r");
+    return before != std::string_view::npos && text_[before] == '\n';
+  }
   bool take(char wanted) {
     skip();
     if (peek() != wanted) return false;
@@ -49,33 +56,97 @@ class Parser {
                   fmt::format("expected {} at character {}, found {}", expected, at_ + 1, found));
   }
 
+  Status fail_at(std::size_t place, std::string_view expected) {
+    at_ = place;
+    return fail(expected);
+  }
+
   std::string word() {
     const std::size_t begin = at_;
     while (in_word(peek())) ++at_;
     return std::string(text_.substr(begin, at_ - begin));
   }
 
+  // A sum of products.
   Result<TextValue> value(int depth) {
-    if (depth > kDeepest) return fail(fmt::format("at most {} lists in one another", kDeepest));
     skip();
+    const std::size_t begin = at_;
+    LOCKSTEP_ASSIGN_OR_RETURN(TextValue sum, product(depth));
+    for (;;) {
+      const bool adds = take('+');
+      if (!adds && !take('-')) return sum;
+      LOCKSTEP_RETURN_IF_ERROR(check_number(sum, begin));
+      skip();
+      const std::size_t next_begin = at_;
+      LOCKSTEP_ASSIGN_OR_RETURN(const TextValue next, product(depth));
+      LOCKSTEP_RETURN_IF_ERROR(check_number(next, next_begin));
+      sum.number += adds ? next.number : -next.number;
+    }
+  }
+
+  Result<TextValue> product(int depth) {
+    const std::size_t begin = at_;
+    LOCKSTEP_ASSIGN_OR_RETURN(TextValue found, factor(depth));
+    for (;;) {
+      const bool divides = take('/');
+      const bool floors = divides && peek() == '/';
+      if (floors) ++at_;
+      if (!divides && !take('*')) return found;
+      skip();
+      const std::size_t next_begin = at_;
+      LOCKSTEP_ASSIGN_OR_RETURN(const TextValue next, factor(depth));
+      if (!divides && (found.kind == TextValue::Kind::kList || next.kind == TextValue::Kind::kList)) {
+        LOCKSTEP_RETURN_IF_ERROR(repeat(found, next, begin));
+        continue;
+      }
+      LOCKSTEP_RETURN_IF_ERROR(check_number(found, begin));
+      LOCKSTEP_RETURN_IF_ERROR(check_number(next, next_begin));
+      if (divides && next.number == 0) return fail_at(next_begin, "a divisor other than 0");
+      found.number = divides ? found.number / next.number : found.number * next.number;
+      if (floors) found.number = std::floor(found.number);
+    }
+  }
+
+  Result<TextValue> factor(int depth) {
+    bool has_sign = false;
+    bool negative = false;
+    for (; peek() == '+' || peek() == '-'; skip()) {
+      has_sign = true;
+      negative ^= peek() == '-';
+      ++at_;
+    }
+    const std::size_t begin = at_;
+    LOCKSTEP_ASSIGN_OR_RETURN(TextValue found, operand(depth));
+    if (has_sign) LOCKSTEP_RETURN_IF_ERROR(check_number(found, begin));
+    if (negative) found.number = -found.number;
+    return found;
+  }
+
+  Result<TextValue> operand(int depth) {
+    if (depth > kDeepest) return fail(fmt::format("at most {} lists in one another", kDeepest));
     TextValue found;
     const char first = peek();
     if (first == '\'' || first == '"') return quoted(first);
     if (first == '(' || first == '[') {
       ++at_;
       found.kind = TextValue::Kind::kList;
-      LOCKSTEP_RETURN_IF_ERROR(items(found, first == '(' ? ')' : ']', depth));
-      LOCKSTEP_RETURN_IF_ERROR(repeat(found));
+      bool comma = false;
+      LOCKSTEP_RETURN_IF_ERROR(items(found, first == '(' ? ')' : ']', depth, comma));
+      if (first == '(' && !comma && found.items.size() == 1) return TextValue(found.items.front());
       return found;
     }
-    if (begins_word(first)) {
-      found.word = word();
-      if (!take('(')) return found;
-      found.kind = TextValue::Kind::kCall;
-      LOCKSTEP_RETURN_IF_ERROR(items(found, ')', depth));
-      return found;
+    if (!begins_word(first)) return number();
+    found.word = word();
+    if (!take('(')) return found;
+    found.kind = TextValue::Kind::kCall;
+    bool comma = false;
+    LOCKSTEP_RETURN_IF_ERROR(items(found, ')', depth, comma));
+    gather_shown(found);
+    if (found.shown && peek() == '(') {  // RandomChoice(...)(p=None)
+      ++at_;
+      LOCKSTEP_RETURN_IF_ERROR(items(found, ')', depth, comma));
     }
-    return number();
+    return found;
   }
 
   Result<TextValue> quoted(char quote) {
@@ -87,45 +158,39 @@ class Parser {
     return found;
   }
 
-  // As in "[0.5] * 3", for lists of numbers.
-  Status repeat(TextValue& list) {
+  Result<TextValue> number() {
+    TextValue found;
+    found.kind = TextValue::Kind::kNumber;
+    const char* begin = text_.data() + at_;
+    if (std::isdigit(static_cast<unsigned char>(peek())) == 0 && peek() != '.') return fail("a value");  // not "inf"
+    const auto [end, error] = std::from_chars(begin, text_.data() + text_.size(), found.number);
+    if (error != std::errc()) return fail("a value");
+    at_ += static_cast<std::size_t>(end - begin);
+    return found;
+  }
+
+  Status check_number(const TextValue& operand, std::size_t begin) {
+    return operand.kind == TextValue::Kind::kNumber ? Status() : fail_at(begin, "a number");
+  }
+
+  // As in "[0.5] * 3" or "3 * [0.5]", for lists of numbers.
+  Status repeat(TextValue& list, TextValue times, std::size_t begin) {
+    if (list.kind == TextValue::Kind::kNumber) std::swap(list, times);
     const auto is_number = [](const TextValue& item) { return item.kind == TextValue::Kind::kNumber; };
-    if (!std::all_of(list.items.begin(), list.items.end(), is_number) || !take('*')) return {};
-    double times = 0;
-    LOCKSTEP_RETURN_IF_ERROR(take_number(times));
-    if (times != 1 && times != 2 && times != 3) return fail("a list 1, 2 or 3 times");
+    if (!is_number(times) || !std::all_of(list.items.begin(), list.items.end(), is_number) ||
+        (times.number != 1 && times.number != 2 && times.number != 3)) {
+      return fail_at(begin, "a list of numbers, 1, 2 or 3 times");
+    }
     const std::vector<TextValue> once = list.items;
-    for (int i = 1; i < times; ++i) list.items.insert(list.items.end(), once.begin(), once.end());
+    for (int i = 1; i < times.number; ++i) list.items.insert(list.items.end(), once.begin(), once.end());
     list.names.resize(list.items.size());
     return {};
   }
 
-  Status take_number(double& into) {
-    skip();
-    if (peek() == '+') ++at_;
-    const char* begin = text_.data() + at_;
-    const auto [end, error] = std::from_chars(begin, text_.data() + text_.size(), into);
-    if (error != std::errc()) return fail("a value");
-    at_ += static_cast<std::size_t>(end - begin);
-    return {};
-  }
-
-  // A number, or products and quotients as in "3/4".
-  Result<TextValue> number() {
-    TextValue found;
-    found.kind = TextValue::Kind::kNumber;
-    LOCKSTEP_RETURN_IF_ERROR(take_number(found.number));
-    for (;;) {
-      const bool divides = take('/');
-      if (!divides && !take('*')) return found;
-      double factor = 0;
-      LOCKSTEP_RETURN_IF_ERROR(take_number(factor));
-      found.number = divides ? found.number / factor : found.number * factor;
-    }
-  }
-
-  // The items up to `close`; those of a call may have names.
-  Status items(TextValue& into, char close, int depth) {
+  // The items up to `close`; those of a call may have names. `comma`: whether there was one. print() shows transforms
+  // of a call without commas, each on a line of its own.
+  Status items(TextValue& into, char close, int depth, bool& comma) {
+    bool needs_transform = false;  // there was a new line instead of a comma
     while (!take(close)) {
       std::string name;
       const std::size_t begin = at_;
@@ -136,13 +201,42 @@ class Parser {
           at_ = begin;
         }
       }
-      if (name.empty() && !into.names.empty() && !into.names.back().empty()) return fail("NAME=VALUE after a name");
+      const bool after_name = !into.names.empty() && !into.names.back().empty();
+      if (name.empty() && after_name && !needs_transform) return fail("NAME=VALUE after a name");
       LOCKSTEP_ASSIGN_OR_RETURN(TextValue item, value(depth + 1));
+      if (needs_transform && (item.kind != TextValue::Kind::kCall || !name.empty()))
+        return fail_at(begin, fmt::format("',' or '{}'", close));
       into.items.push_back(std::move(item));
       into.names.push_back(std::move(name));
-      if (!take(',') && peek() != close) return fail(fmt::format("',' or '{}'", close));
+      needs_transform = false;
+      if (take(',')) {
+        comma = true;
+      } else if (peek() != close) {
+        needs_transform = into.kind == TextValue::Kind::kCall && begins_line();
+        if (!needs_transform) return fail(fmt::format("',' or '{}'", close));
+      }
     }
     return {};
+  }
+
+  // Makes one list of the transforms that are the arguments of a call: its parameter `transforms`.
+  static void gather_shown(TextValue& call) {
+    TextValue list;
+    list.kind = TextValue::Kind::kList;
+    TextValue gathered = call;
+    gathered.items.clear();
+    gathered.names.clear();
+    for (std::size_t i = 0; i < call.items.size(); ++i) {
+      if (call.names[i].empty() && call.items[i].kind != TextValue::Kind::kCall) return;
+      TextValue& into = call.names[i].empty() ? list : gathered;
+      into.items.push_back(call.items[i]);
+      into.names.push_back(call.names[i]);
+    }
+    if (list.items.empty()) return;
+    gathered.items.push_back(std::move(list));
+    gathered.names.emplace_back("transforms");
+    gathered.shown = true;
+    call = std::move(gathered);
   }
 
   std::string_view text_;

@@ -119,7 +119,7 @@ std::vector<Kind> color_kinds() {
       About<RandomSolarize>{
           .name = "RandomSolarize",
           .parameters = {required("threshold", &RandomSolarize::threshold,
-                                  between(-kInfinity, 255, "a threshold of at most 255")),
+                                  between(-kInfinity, kInfinity, "a number as threshold")),
                          probability<RandomSolarize>()},
           .draw = [](const auto& t, Drawing& d) { d.add_with(t.p, SolarizeStep{t.threshold}); },
       },

@@ -21,8 +21,8 @@ ToFloat to_float_of(const Normalize* normalize, Precision precision) {
   how.exact = precision == Precision::kExact;
   for (std::size_t c = 0; c < 3; ++c) {
     if (normalize != nullptr) {
-      how.mean[c] = static_cast<float>(normalize->mean[normalize->mean.size() == 1 ? 0 : c]);
-      how.deviation[c] = static_cast<float>(normalize->std[normalize->std.size() == 1 ? 0 : c]);
+      how.mean[c] = number_of_channel(normalize->mean, c);
+      how.deviation[c] = number_of_channel(normalize->std, c);
     }
     how.scale[c] = static_cast<float>(1.0 / (255.0 * how.deviation[c]));
     how.offset[c] = -how.mean[c] / how.deviation[c];
@@ -44,7 +44,7 @@ ThreadState& thread_state() {
 int reduction(const Plan& plan, ImageSize wanted, std::size_t next) {
   if (plan.precision == Precision::kExact || next >= plan.steps.size()) return 1;
   const auto* resize = std::get_if<ResizeStep>(&plan.steps[next]);
-  if (resize == nullptr || resize->filter == Filter::kNearest) return 1;
+  if (resize == nullptr || resize->filter == Interpolation::kNearest) return 1;
   for (const int n : {8, 4, 2}) {
     if (wanted.width >= 2 * n * resize->size.width && wanted.height >= 2 * n * resize->size.height) return n;
   }

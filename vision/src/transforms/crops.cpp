@@ -41,21 +41,14 @@ std::vector<CropPart> ten_crops(ImageSize picture, const TenCrop& options) {
 
 namespace {
 
-EdgeMode edge_mode(PaddingMode mode) {
-  switch (mode) {
-    case PaddingMode::kConstant: return EdgeMode::kConstant;
-    case PaddingMode::kEdge: return EdgeMode::kEdge;
-    case PaddingMode::kReflect: return EdgeMode::kReflect;
-    case PaddingMode::kSymmetric: return EdgeMode::kSymmetric;
-  }
-  return EdgeMode::kConstant;
-}
-
-// Negative amounts crop.
+// Negative amounts crop. As in PIL, kConstant then makes a picture of the fill's colour even if nothing is left.
 void add_padding(Plan& plan, const Padding& padding, const Fill& fill, PaddingMode mode) {
+  const PadStep all{{padding.left, padding.top, padding.right, padding.bottom}, fill.color, mode};
+  const ImageSize after = all.size_after(plan.size);
   const Box kept{std::max(-padding.left, 0), std::max(-padding.top, 0),
                  plan.size.width + std::min(padding.left, 0) + std::min(padding.right, 0),
                  plan.size.height + std::min(padding.top, 0) + std::min(padding.bottom, 0)};
+  if (kept.empty() && mode == PaddingMode::kConstant && after.width > 0 && after.height > 0) return add_step(plan, all);
   if (kept.empty()) {
     throw DataError(
         ErrorCode::kInvalidArgument,
@@ -64,14 +57,14 @@ void add_padding(Plan& plan, const Padding& padding, const Fill& fill, PaddingMo
   if (kept.width != plan.size.width || kept.height != plan.size.height) add_step(plan, CropStep{kept});
   const PadAmounts amounts{std::max(padding.left, 0), std::max(padding.top, 0), std::max(padding.right, 0),
                            std::max(padding.bottom, 0)};
-  if (amounts != PadAmounts{}) add_step(plan, PadStep{amounts, fill.color, edge_mode(mode)});
+  if (amounts != PadAmounts{}) add_step(plan, PadStep{amounts, fill.color, mode});
 }
 
 void draw_center_crop(const CenterCrop& t, Drawing& d) {
   const int wide = std::max(t.size.width - d.plan.size.width, 0);
   const int high = std::max(t.size.height - d.plan.size.height, 0);
   if (wide > 0 || high > 0)
-    d.add(PadStep{{wide / 2, high / 2, (wide + 1) / 2, (high + 1) / 2}, {}, EdgeMode::kConstant});
+    d.add(PadStep{{wide / 2, high / 2, (wide + 1) / 2, (high + 1) / 2}, {}, PaddingMode::kConstant});
   d.add(CropStep{{rounded((d.plan.size.width - t.size.width) / 2.0),
                   rounded((d.plan.size.height - t.size.height) / 2.0), t.size.width, t.size.height}});
 }

@@ -74,7 +74,7 @@ std::vector<Kind> elastic_kinds() {
       .draw =
           [](const auto& t, Drawing& d) {
             const NoiseKey key{d.random.bits(), d.random.bits()};
-            d.add(ElasticStep{key, t.alpha, t.sigma, filter_of(t.interpolation), t.fill.color});
+            d.add(ElasticStep{key, t.alpha, t.sigma, t.interpolation, t.fill.color});
           },
   }};
 }

@@ -49,7 +49,7 @@ void expand_frame(AffineMatrix& matrix, ImageSize& size) {
 
 }  // namespace
 
-WarpStep rotation(ImageSize picture, double degrees, Filter filter, bool expand, std::optional<Point> center,
+WarpStep rotation(ImageSize picture, double degrees, Interpolation filter, bool expand, std::optional<Point> center,
                   Color fill) {
   degrees = std::fmod(degrees, 360.0);
   if (degrees < 0) degrees += 360.0;
@@ -71,7 +71,7 @@ WarpStep rotation(ImageSize picture, double degrees, Filter filter, bool expand,
   return {matrix, size, filter, fill};
 }
 
-WarpStep affine(ImageSize picture, const AffineParameters& parameters, Filter filter, Color fill) {
+WarpStep affine(ImageSize picture, const AffineParameters& parameters, Interpolation filter, Color fill) {
   const double angle = radians(parameters.angle);
   const double shear_x = radians(parameters.shear.x);
   const double shear_y = radians(parameters.shear.y);
@@ -131,7 +131,7 @@ void draw_affine(const RandomAffine& t, Drawing& d) {
   if (t.scale) parameters.scale = random.uniform(t.scale->low, t.scale->high);
   if (t.shear) parameters.shear.x = random.uniform(t.shear->low, t.shear->high);
   if (t.shear_y) parameters.shear.y = random.uniform(t.shear_y->low, t.shear_y->high);
-  d.add(affine(d.plan.size, parameters, filter_of(t.interpolation), t.fill.color));
+  d.add(affine(d.plan.size, parameters, t.interpolation, t.fill.color));
 }
 
 }  // namespace
@@ -166,7 +166,7 @@ std::vector<Kind> geometry_kinds() {
               [](const auto& t, Drawing& d) {
                 const double angle = d.random.uniform(t.degrees.low, t.degrees.high);
                 if (std::fmod(angle, 360.0) == 0.0) return;
-                d.add(rotation(d.plan.size, angle, filter_of(t.interpolation), t.expand, t.center, t.fill.color));
+                d.add(rotation(d.plan.size, angle, t.interpolation, t.expand, t.center, t.fill.color));
               },
       },
       About<RandomAffine>{

@@ -105,8 +105,8 @@ struct SampleState {
   bool crops = false;           // of FiveCrop or TenCrop
   bool floats_changed = false;  // a move of pixels can then no longer be done before the conversion
   std::size_t channels = 3;
-  const Normalize* normalize = nullptr;
-  std::string_view per_channel = {};  // the first transform that has a number for each channel
+  const Normalize* normalize = nullptr;  // the first
+  std::string_view per_channel = {};     // the first transform that has a number for each channel
 };
 
 // The place of a transform. The methods say what the transform does there, and throw where it may not.

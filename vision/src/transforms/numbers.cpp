@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <span>
 
 #include "transforms/kind.h"
 
@@ -77,7 +78,7 @@ void is_mean(const std::vector<double>& mean, const Require& require) {
 // Samples are float32: a std that has not all its digits there cannot divide.
 void is_std(const std::vector<double>& deviation, const Require& require) {
   for (const double value : deviation)
-    require(value > 0 && std::isnormal(static_cast<float>(value)), "a positive std within the range of float32", value);
+    require(std::isnormal(static_cast<float>(value)), "a std other than 0, within the range of float32", value);
 }
 
 void check_normalize(const Normalize& t, const Require& require) {
@@ -87,14 +88,24 @@ void check_normalize(const Normalize& t, const Require& require) {
 
 void place_normalize(const Normalize& t, const Place& place) {
   place.changes_samples();
-  place.require(place.state.normalize == nullptr, "Normalize once", "it again");
   place.require(place.state.floats, "ToTensor before it", "none");
   for (const std::size_t count : {t.mean.size(), t.std.size()}) place.has_numbers(count);
-  place.state.normalize = &t;
+  if (place.state.normalize == nullptr) place.state.normalize = &t;
 }
 
-// Values that were erased before it are normalized with the pixels. Compose has prepared the conversion of the pixels.
-void draw_normalize(const Normalize& /*unused*/, Drawing& d) {
+// The first is part of the conversion of the pixels, which Compose has prepared. Values that were erased before it are
+// normalized with the pixels.
+void draw_normalize(const Normalize& t, Drawing& d) {
+  if (d.plan.normalized) {
+    NormalizeStep step;
+    for (std::size_t c = 0; c < 3; ++c) {
+      step.mean[c] = number_of_channel(t.mean, c);
+      step.deviation[c] = number_of_channel(t.std, c);
+    }
+    d.plan.float_steps.emplace_back(step);
+    return;
+  }
+  d.plan.normalized = true;
   for (FloatStep& step : d.plan.float_steps) {
     if (auto* erase = std::get_if<EraseStep>(&step)) erase->before_normalize = true;
   }
@@ -128,7 +139,7 @@ void draw_erasing(const RandomErasing& t, Drawing& d) {
     step.box.left = static_cast<int>(random.below(size.width - width + 1));
     step.box.width = width;
     step.box.height = height;
-    for (std::size_t c = 0; c < 3; ++c) step.value[c] = static_cast<float>(t.value[t.value.size() == 1 ? 0 : c]);
+    for (std::size_t c = 0; c < 3; ++c) step.value[c] = number_of_channel(t.value, c);
     if (t.random) step.noise = NoiseKey{random.bits(), random.bits()};
     d.plan.float_steps.emplace_back(step);
     return;
@@ -154,6 +165,16 @@ void EraseStep::run(const Plan& plan, float* out) const {
         row[x] = number;
       }
     }
+  }
+}
+
+void NormalizeStep::run(const Plan& plan, float* out) const {
+  const std::size_t pixels = static_cast<std::size_t>(plan.size.width) * static_cast<std::size_t>(plan.size.height);
+  const std::size_t pictures = std::max<std::size_t>(plan.crops.size(), 1);
+  const auto channels = static_cast<std::size_t>(plan.channels);
+  for (std::size_t plane = 0; plane < pictures * channels; ++plane) {
+    const std::size_t c = plane % channels;
+    for (float& value : std::span(out + plane * pixels, pixels)) value = (value - mean[c]) / deviation[c];
   }
 }
 

@@ -83,7 +83,7 @@ std::vector<Kind> perspective_kinds() {
             if (!d.random.chance(t.p)) return;
             const Corners corners = random_corners(d.plan.size, t.distortion_scale, d.random);
             const std::optional<Projection> matrix = projection(corners_of(d.plan.size), corners);
-            if (matrix) d.add(PerspectiveStep{*matrix, filter_of(t.interpolation), t.fill.color});
+            if (matrix) d.add(PerspectiveStep{*matrix, t.interpolation, t.fill.color});
           },
   }};
 }

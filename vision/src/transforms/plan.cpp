@@ -53,16 +53,4 @@ int rounded(double value) {
   return static_cast<int>(std::nearbyint(std::clamp(value, -kMost, kMost)));
 }
 
-Filter filter_of(Interpolation interpolation) {
-  switch (interpolation) {
-    case Interpolation::kNearest: return Filter::kNearest;
-    case Interpolation::kBilinear: return Filter::kBilinear;
-    case Interpolation::kBicubic: return Filter::kBicubic;
-    case Interpolation::kBox: return Filter::kBox;
-    case Interpolation::kHamming: return Filter::kHamming;
-    case Interpolation::kLanczos: return Filter::kLanczos;
-  }
-  return Filter::kBilinear;
-}
-
 }  // namespace lockstep::data

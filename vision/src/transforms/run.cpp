@@ -119,7 +119,8 @@ class Runner {
     for (; end < steps_.size(); ++end) {
       if (std::holds_alternative<MirrorStep>(steps_[end])) continue;
       const auto* warp = std::get_if<WarpStep>(&steps_[end]);
-      if (warp == nullptr || (warp->filter != Filter::kNearest && warp->filter != Filter::kBilinear)) break;
+      if (warp == nullptr || (warp->filter != Interpolation::kNearest && warp->filter != Interpolation::kBilinear))
+        break;
       if (any_warp && warp->fill != fill) break;
       if (std::max(warp->size.width, warp->size.height) > kMostFixed) break;
       fill = warp->fill;
@@ -131,13 +132,13 @@ class Runner {
   void run_fused(std::size_t begin, std::size_t end, const View& in, RowSink& sink) const {
     std::vector<AffineStage>& stages = scratch_of_thread().stages;
     stages.clear();
-    Filter filter = Filter::kNearest;
+    Interpolation filter = Interpolation::kNearest;
     Color fill{};
     ImageSize frame{in.width, in.height};
     for (std::size_t i = begin; i < end; ++i) {
       if (const auto* warp = std::get_if<WarpStep>(&steps_[i])) {
         stages.push_back({warp->matrix, frame});
-        if (warp->filter == Filter::kBilinear) filter = Filter::kBilinear;
+        if (warp->filter == Interpolation::kBilinear) filter = Interpolation::kBilinear;
         fill = warp->fill;
         frame = warp->size;
       } else {
@@ -239,12 +240,13 @@ void run_plan(const Plan& plan, const View& picture, std::size_t done, void* out
       whole = scratch.whole;
     };
     if (!steps.empty()) Runner(plan, steps, scratch.sample, keep).run(picture);
-    return write_crops(plan, whole, out);
+    write_crops(plan, whole, out);
+  } else {
+    const auto write = [&](const auto& work, ImageSize size, Mirror mirror) {
+      write_sample(plan, work, size, mirror, out);
+    };
+    Runner(plan, steps, scratch.sample, write).run(picture);
   }
-  const auto write = [&](const auto& work, ImageSize size, Mirror mirror) {
-    write_sample(plan, work, size, mirror, out);
-  };
-  Runner(plan, steps, scratch.sample, write).run(picture);
   for (const FloatStep& step : plan.float_steps) {
     std::visit([&](const auto& one) { one.run(plan, static_cast<float*>(out)); }, step);
   }

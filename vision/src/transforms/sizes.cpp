@@ -48,7 +48,7 @@ namespace {
 
 // A picture of this size already is left alone.
 void resize_to(ImageSize size, Interpolation interpolation, Drawing& d) {
-  if (size != d.plan.size) d.add(ResizeStep{size, filter_of(interpolation)});
+  if (size != d.plan.size) d.add(ResizeStep{size, interpolation});
 }
 
 // torchvision ignores `antialias` for PIL's pictures too: they are always resized with it.

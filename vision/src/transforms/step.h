@@ -25,7 +25,7 @@ struct CropStep {
 };
 struct ResizeStep {
   ImageSize size;
-  Filter filter;
+  Interpolation filter;
   ImageSize size_after(ImageSize /*before*/) const { return size; }
   void run(const View& in, RowSink& sink) const { resample(in, size, filter, sink); }
 };
@@ -36,14 +36,14 @@ struct MirrorStep {
 struct WarpStep {
   AffineMatrix matrix;
   ImageSize size;
-  Filter filter;
+  Interpolation filter;
   Color fill;
   ImageSize size_after(ImageSize /*before*/) const { return size; }
   void run(const View& in, RowSink& sink) const { transform_affine(in, size, matrix, filter, fill, sink); }
 };
 struct PerspectiveStep {
   Projection matrix;
-  Filter filter;
+  Interpolation filter;
   Color fill;
   void run(const View& in, RowSink& sink) const { transform_projective(in, matrix, filter, fill, sink); }
 };
@@ -51,14 +51,14 @@ struct ElasticStep {
   NoiseKey noise;
   PerAxis alpha;
   PerAxis sigma;
-  Filter filter;
+  Interpolation filter;
   Color fill;
   void run(const View& in, RowSink& sink) const;
 };
 struct PadStep {
   PadAmounts amounts;
   Color fill;
-  EdgeMode mode;
+  PaddingMode mode;
   ImageSize size_after(ImageSize before) const {
     return {before.width + amounts.left + amounts.right, before.height + amounts.top + amounts.bottom};
   }
@@ -160,7 +160,19 @@ struct FloatBlurStep {
   void run(const Plan& plan, float* out) const;
 };
 
-using FloatStep = std::variant<EraseStep, FloatBlurStep>;
+// Normalizes the finished floats: (value - mean) / deviation.
+struct NormalizeStep {
+  std::array<float, 3> mean;
+  std::array<float, 3> deviation;
+  void run(const Plan& plan, float* out) const;
+};
+
+using FloatStep = std::variant<EraseStep, FloatBlurStep, NormalizeStep>;
+
+// Of a list with one number for all channels, or one for each.
+inline float number_of_channel(const std::vector<double>& numbers, std::size_t channel) {
+  return static_cast<float>(numbers[numbers.size() == 1 ? 0 : channel]);
+}
 
 // How the last step converts pixels: the same for all samples of a Compose.
 struct Finish {
@@ -178,6 +190,7 @@ struct Plan {
   std::vector<CropPart> crops;         // after the steps; empty: the whole picture
   std::vector<FloatStep> float_steps;  // after the conversion to float
   bool floats = false;                 // ToTensor or ConvertImageDtype was among the transforms so far
+  bool normalized = false;             // so was Normalize
   const Finish* finish = nullptr;
 
   SampleShape shape() const {
@@ -194,7 +207,7 @@ std::int64_t streams_of(const Transform& transform);
 
 // The steps for given parameters of torchvision's functions; a header has them for the parity tests.
 Box random_resized_crop_box(ImageSize picture, Interval01 scale, Interval01 ratio, CounterRandom& random);
-WarpStep rotation(ImageSize picture, double degrees, Filter filter, bool expand, std::optional<Point> center,
+WarpStep rotation(ImageSize picture, double degrees, Interpolation filter, bool expand, std::optional<Point> center,
                   Color fill);
 struct AffineParameters {
   double angle = 0.0;
@@ -203,7 +216,7 @@ struct AffineParameters {
   Point shear = {0, 0};
   std::optional<Point> center = {};
 };
-WarpStep affine(ImageSize picture, const AffineParameters& parameters, Filter filter, Color fill);
+WarpStep affine(ImageSize picture, const AffineParameters& parameters, Interpolation filter, Color fill);
 ImageSize resized_size(ImageSize picture, const Resize& resize);
 // The corners of a picture: upper left, upper right, lower right, lower left.
 using Corners = std::array<Point, 4>;
@@ -220,7 +233,6 @@ void displacement_of_noise(std::vector<float>& noise, ImageSize size, const PerA
 std::vector<CropPart> five_crops(ImageSize picture, const OutputSize& size);
 std::vector<CropPart> ten_crops(ImageSize picture, const TenCrop& options);
 void add_step(Plan& plan, Step step);
-Filter filter_of(Interpolation interpolation);
 // Rounds half to even, like Python, and limits the result to 1e9, which is far larger than any picture.
 int rounded(double value);
 

@@ -118,6 +118,27 @@ TEST_F(Pack, CorruptPicturesAreAnErrorOrLeftOut) {
   EXPECT_EQ(PackReader::open(file_).value().size(), 3);
 }
 
+TEST_F(Pack, IsNotReplacedByOneWithoutPictures) {
+  packed();
+  fs::remove_all(folder_);
+  write_file(folder_ / "cat" / "broken.jpg", Bytes{'n', 'o'});
+  const Result<PackSummary> skipped = pack_folder(folder_, file_, {.skip_corrupt = true});
+  EXPECT_NE(skipped.status().message().find("none of 1 pictures can be decoded; the first is "), std::string::npos)
+      << skipped.status().message();
+  EXPECT_EQ(PackReader::open(file_).value().size(), 3);
+}
+
+TEST_F(Pack, OfAnotherVersionSaysSo) {
+  packed();
+  Bytes bytes = read_file(file_);
+  bytes[8] = 2;
+  test::fix_pack_checksums(bytes);
+  write_file(file_, bytes);
+  const Result<PackReader> reader = PackReader::open(file_);
+  EXPECT_EQ(reader.status().code(), ErrorCode::kUnsupported);
+  EXPECT_NE(reader.status().message().find("version 2 of the format"), std::string::npos) << reader.status().message();
+}
+
 // Their headers are whole, but not their pixels.
 TEST_F(Pack, LeavesOutPicturesWhosePixelsCannotBeDecoded) {
   write_file(folder_ / "cat" / "cut.jpg", Bytes(large_.begin(), large_.begin() + 900));

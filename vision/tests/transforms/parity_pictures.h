@@ -27,10 +27,11 @@ inline PackedPicture read_picture(const std::filesystem::path& folder, const nlo
           {std::istreambuf_iterator<char>(file), {}}};
 }
 
-inline data::Filter filter_from(const nlohmann::json& arguments) {
-  const std::map<std::string, data::Filter> names{
-      {"nearest", data::Filter::kNearest}, {"bilinear", data::Filter::kBilinear}, {"bicubic", data::Filter::kBicubic},
-      {"box", data::Filter::kBox},         {"hamming", data::Filter::kHamming},   {"lanczos", data::Filter::kLanczos}};
+inline data::Interpolation filter_from(const nlohmann::json& arguments) {
+  const std::map<std::string, data::Interpolation> names{
+      {"nearest", data::Interpolation::kNearest}, {"bilinear", data::Interpolation::kBilinear},
+      {"bicubic", data::Interpolation::kBicubic}, {"box", data::Interpolation::kBox},
+      {"hamming", data::Interpolation::kHamming}, {"lanczos", data::Interpolation::kLanczos}};
   return names.at(arguments.at("filter"));
 }
 

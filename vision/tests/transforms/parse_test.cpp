@@ -54,6 +54,11 @@ TEST(ParseTransforms, ReadsPythonsNotation) {
   one<ConvertImageDtype>("v2.ToDtype(torch.float32, scale=True)");
   one<PILToTensor>("v2.ToDtype(torch.uint8)");
   one<PILToTensor>("v2.ToImage()");
+  EXPECT_EQ(std::get<int>(one<Resize>("Resize(2 * (3 + 5) - 8 / -2 // 3)").size), 18);
+  EXPECT_EQ(one<RandomHorizontalFlip>("RandomHorizontalFlip(p=(-(-.5)))").p, 0.5);
+  EXPECT_EQ(one<Normalize>("Normalize(3 * [1e-3], (- 0.5,))").mean, (std::vector<double>{1e-3, 1e-3, 1e-3}));
+  EXPECT_EQ(one<Normalize>("Normalize(3 * [1e-3], (- 0.5,))").std, std::vector<double>{-0.5});
+  EXPECT_EQ(one<Normalize>("Normalize((0.5) * 3, +1)").mean, std::vector<double>{1.5});
   const auto apply = one<RandomApply>("RandomApply([ColorJitter(0.1), RandomChoice([RandomInvert()])], p=0.3)");
   ASSERT_EQ(apply.transforms.size(), 2U);
   EXPECT_EQ(std::get<RandomChoice>(apply.transforms[1]).transforms.size(), 1U);
@@ -70,6 +75,19 @@ TEST(ParseTransforms, AComposeIsItsTransformsOrOneTransformOfAList) {
   ASSERT_EQ(choice.size(), 1U);
   EXPECT_EQ(std::get<RandomApply>(choice[0]).p, 1.0);
   EXPECT_EQ(std::get<RandomApply>(choice[0]).transforms.size(), 2U);
+}
+
+// print() shows no list around the transforms, and no commas between them.
+TEST(ParseTransforms, ReadsWhatPrintShowsOfACompose) {
+  auto flat = parse_transforms(
+      {"Compose(\n    RandomApply(\n    p=0.3\n    Pad(padding=1, fill=0, padding_mode=constant)\n    RandomChoice(\n"
+       "    Pad(padding=1, fill=0, padding_mode=constant)\n)(p=[1])\n)\n    ToTensor()\n)"});
+  ASSERT_TRUE(flat.ok()) << flat.status().message();
+  ASSERT_EQ(flat->size(), 2U);
+  const auto& apply = std::get<RandomApply>(flat->at(0));
+  EXPECT_EQ(apply.p, 0.3);
+  ASSERT_EQ(apply.transforms.size(), 2U);
+  EXPECT_EQ(std::get<RandomChoice>(apply.transforms[1]).p, std::vector<double>{1.0});
 }
 
 // A new transform needs a line here.
@@ -154,7 +172,14 @@ TEST(ParseTransforms, SaysWhatIsWrong) {
            {"ConvertImageDtype(torch.float16)", {"float32", "float16"}},
            {"ToDtype(torch.float32)", {"scale=True"}},
            {"Resize(2, 6)", {"PIL's numbers 0 to 5, found 6"}},
-           {"Resize(3//4)", {"expected a value"}},
+           {"Resize(3 / 0)", {"expected a divisor other than 0 at character 12, found '0'"}},
+           {"Resize(3**4)", {"expected a value at character 10, found '*'"}},
+           {"Resize(1 + 'a')", {"expected a number at character 12"}},
+           {"Resize(-inf)", {"expected a number at character 9, found 'i'"}},
+           {"Resize(1_000)", {"expected ',' or ')'"}},
+           {"Resize(2\n max_size=3)", {"expected ',' or ')' at character 11, found 'm'"}},
+           {"Resize(2)(3)", {"expected the end"}},
+           {"RandomApply(\n    Pad(1)\n)", {"RandomApply: expected p, which v2 does not print"}},
            {"Normalize([0.5] * 1e9, [1])", {"1, 2 or 3 times"}},
            {std::string(50, '['), {"the name of a transform"}},
            {"Resize(" + std::string(5000, '['), {"at most"}}}) {

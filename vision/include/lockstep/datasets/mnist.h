@@ -33,7 +33,7 @@ class Mnist : public Dataset {
   // Only one of these folders may have them.
   //
   // Throws DataError: kNotFound lists the names that were tried, kCorrupt says which file is damaged and how,
-  // kInvalidArgument means several folders with files, or a standard deviation that is not positive.
+  // kInvalidArgument means several folders with files, or a standard deviation of 0.
   Mnist(const std::filesystem::path& root, bool train, const MnistOptions& options = {});
 
   std::int64_t size() const override { return labels_.size(0); }

@@ -90,8 +90,9 @@ struct PackOptions {
   int shorter_side = 0;
   int quality = 90;  // 1 to 100
   int threads = 0;   // 0: one for each core of this process
-  // On: decodes all pictures and leaves out pictures that cannot be decoded. Off: such a picture is an error; without
-  // shorter_side only the header of a picture is looked at.
+  // On: decodes all pictures and leaves out pictures that cannot be decoded; a folder without any other picture is an
+  // error. Off: a picture that cannot be decoded is an error; without shorter_side only the header of a picture is
+  // looked at.
   bool skip_corrupt = false;
 };
 

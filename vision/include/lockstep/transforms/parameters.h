@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <optional>
 
-namespace lockstep::data {
+#include "lockstep/image/modes.h"
 
-enum class Interpolation { kNearest, kBilinear, kBicubic, kBox, kHamming, kLanczos };
+namespace lockstep::data {
 
 // The colour of pixels outside of the picture: a grey level, or R, G, B.
 struct Fill {
@@ -60,8 +60,6 @@ struct PerAxis {
   PerAxis(double both) : x(both), y(both) {}  // NOLINT(google-explicit-constructor)
   PerAxis(double along_x, double along_y) : x(along_x), y(along_y) {}
 };
-
-enum class PaddingMode { kConstant, kEdge, kReflect, kSymmetric };
 
 // {4}: on all sides; {x, y}: left and right, top and bottom; {left, top, right, bottom}. Negative numbers crop.
 struct Padding {

@@ -4,11 +4,21 @@
 //                     "Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])"});
 //
 // Names, parameters and the order of parameters are torchvision's. A parameter with a default may be left out. A value
-// is a number, also a product or quotient (3/4), None, True, False, a word (bilinear, 'bilinear',
-// InterpolationMode.BILINEAR, torch.float32), or a tuple or list of values. Compose, RandomApply, RandomChoice and
-// RandomOrder take a list of transforms. v2's ToImage() is PILToTensor, ToDtype(torch.float32, scale=True) is
-// ConvertImageDtype. `inplace` and `antialias` have no effect: pictures are always resized with antialiasing, as by
-// PIL. Lambda has no text.
+// is one of these, in Python's notation:
+//
+//   - a number, or arithmetic of numbers with + - * / // and parentheses: 3/4, 256//2, 1e-3, -(1 - 0.25)
+//   - None, True, False
+//   - a word: bilinear, 'bilinear', InterpolationMode.BILINEAR, torch.float32
+//   - a tuple or list of values: (0.2, 1.0), [224]; of numbers also 1, 2 or 3 times: [0.5] * 3
+//
+// Compose, RandomApply, RandomChoice and RandomOrder take a list of transforms. What Python prints of a Compose is a
+// text too: one transform on each line, without commas. A parameter that Python does not print has its default: in v1
+// pad_if_needed, fill and padding_mode of RandomCrop, and all but p of RandomPerspective; in v2 the fill of AutoAugment
+// and its kind, and value='random' of RandomErasing. p of RandomApply and dtype of ToDtype, which v2 does not print,
+// must be added.
+//
+// v2's ToImage() is PILToTensor, ToDtype(torch.float32, scale=True) is ConvertImageDtype. `inplace` and `antialias`
+// have no effect: pictures are always resized with antialiasing, as by PIL. Lambda has no text.
 #pragma once
 
 #include <string>

@@ -240,7 +240,8 @@ struct ConvertImageDtype {};
 // Does nothing: samples are uint8 tensors anyway, unless ToTensor or ConvertImageDtype follows.
 struct PILToTensor {};
 
-// (value - mean) / std; after ToTensor. `mean` and `std` have one number for all channels, or one for each channel.
+// (value - mean) / std; after ToTensor. `mean` and `std` have one number for all channels, or one for each channel. No
+// number of `std` is 0.
 struct Normalize {
   std::vector<double> mean;
   std::vector<double> std;
