@@ -174,7 +174,12 @@ void ProcessGroupLockstep::shutdown() {
 
 std::shared_ptr<comm::Store> ProcessGroupLockstep::watched(std::shared_ptr<comm::Store> store,
                                                            std::vector<int> ranks) const {
-  return make_watched_store(std::move(store), core_, std::move(ranks));
+  // After this rank has left the group, nothing is watched.
+  return make_watched_store(std::move(store), [core = std::weak_ptr(core_), ranks = std::move(ranks)] {
+    const auto group = core.lock();
+    const auto communicator = group == nullptr || !group->is_this_process() ? nullptr : group->communicator();
+    return communicator == nullptr ? Status() : communicator->check_present(ranks);
+  });
 }
 
 Status ProcessGroupLockstep::health() const {

@@ -3,8 +3,6 @@
 #include <chrono>
 #include <utility>
 
-#include "c10d/group_core.h"
-
 namespace lockstep {
 namespace {
 
@@ -14,8 +12,8 @@ constexpr auto kLookEvery = std::chrono::milliseconds(200);
 
 class WatchedStore final : public comm::Store {
  public:
-  WatchedStore(std::shared_ptr<comm::Store> inner, const std::shared_ptr<GroupCore>& core, std::vector<int> ranks)
-      : inner_(std::move(inner)), core_(core), ranks_(std::move(ranks)) {}
+  WatchedStore(std::shared_ptr<comm::Store> inner, std::function<Status()> look)
+      : inner_(std::move(inner)), look_(std::move(look)) {}
 
   Status wait(std::span<const std::string> keys, Deadline deadline) override {
     return attend(keys, deadline, [&](Deadline until) { return inner_->wait(keys, until); });
@@ -50,11 +48,6 @@ class WatchedStore final : public comm::Store {
   static const Status& status_of(const Result<T>& result) {
     return result.status();
   }
-  Status look_at_ranks() const {
-    const auto core = core_.lock();
-    const auto group = core == nullptr || !core->is_this_process() ? nullptr : core->communicator();
-    return group == nullptr ? Status() : group->check_present(ranks_);
-  }
   // Repeats a wait for `keys`, and looks at the ranks in between. What a rank had set before it ended is there when its
   // end is seen.
   template <typename Wait>
@@ -62,7 +55,7 @@ class WatchedStore final : public comm::Store {
     while (true) {
       auto waited = wait(earlier(deadline, Deadline::after(kLookEvery)));
       if (status_of(waited).code() != ErrorCode::kTimeout) return waited;
-      const Status present = look_at_ranks();
+      const Status present = look_();
       if (!present.ok()) {
         LOCKSTEP_ASSIGN_OR_RETURN(const bool there, inner_->check(keys));
         if (!there) return present;
@@ -73,15 +66,13 @@ class WatchedStore final : public comm::Store {
   }
 
   const std::shared_ptr<comm::Store> inner_;
-  const std::weak_ptr<GroupCore> core_;
-  const std::vector<int> ranks_;
+  const std::function<Status()> look_;
 };
 
 }  // namespace
 
-std::shared_ptr<comm::Store> make_watched_store(std::shared_ptr<comm::Store> store,
-                                                const std::shared_ptr<GroupCore>& core, std::vector<int> ranks) {
-  return std::make_shared<WatchedStore>(std::move(store), core, std::move(ranks));
+std::shared_ptr<comm::Store> make_watched_store(std::shared_ptr<comm::Store> store, std::function<Status()> look) {
+  return std::make_shared<WatchedStore>(std::move(store), std::move(look));
 }
 
 }  // namespace lockstep
