@@ -137,7 +137,7 @@ void be_first_without_memory() {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != supervisor) _exit(127);
   setsid();
-  for (const int number : {SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGPIPE, SIGXFSZ}) signal(number, SIG_DFL);
+  for (const int number : {SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGPIPE, SIGXFSZ}) signal(number, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -309,7 +309,7 @@ int main(int argc, char** argv) {
   sigemptyset(&watched);
   sigaddset(&watched, SIGCHLD);
   sigset_t blocked = watched;
-  for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2}) sigaddset(&blocked, number);
+  for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) sigaddset(&blocked, number);
   sigprocmask(SIG_SETMASK, &blocked, nullptr);
   signal(SIGCHLD, SIG_DFL);
   const int epoll = epoll_create1(EPOLL_CLOEXEC);
