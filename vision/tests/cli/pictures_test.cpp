@@ -38,7 +38,10 @@ TEST(PicturesProgram, PacksChecksAndPreviews) {
   EXPECT_NE(checked.out.find("tiny: " + folder + "/a/1.bmp: 2 x 2 pixels\n"), std::string::npos) << checked.out;
   EXPECT_NE(checked.out.find("2 pictures of 2 classes: 0 corrupt, 2 tiny, 0 duplicate\n"), std::string::npos);
   const std::filesystem::path sheet = scratch.path() / "sheet.png";
-  EXPECT_EQ(lockstep({"data", "preview", folder, "--out", sheet.native()}).exit_code, 0);
+  EXPECT_EQ(
+      lockstep({"data", "preview", folder, "--out", sheet.native(), "--samples", "32", "--transforms", "reference"})
+          .exit_code,
+      0);
   EXPECT_TRUE(std::filesystem::exists(sheet));
 }
 
