@@ -79,6 +79,8 @@ class Commands(Project):
         self.write("core/src/cli/run_options.cpp", '"--nproc-per-node" "-t,--tee"')
         self.write("vision/src/cli/pictures/commands.cpp", '"--resize"')
         self.write("CMakeLists.txt", "option(LOCKSTEP_TESTS)")
+        self.write("tests/documented/commands.txt", "./dev\n    not run: builds everything\n")
+        self.write("docs/dev.md", "    ./dev test\n")
 
     def test_good_ones(self):
         self.write("README.md", "    ./dev test --label unit   # and --other\n`./dev check --quick`, then --more\n"
@@ -95,6 +97,29 @@ class Commands(Project):
             "README.md:3: lockstep run has no option --nproc",
             "README.md:4: lockstep data check has no option --all",
             "README.md:5: CMake has no setting LOCKSTEP_TEST"])
+
+    def test_a_good_list(self):
+        self.write("core/tests/cli/run_test.cpp", "TEST(Run, Runs) {}\nTEST_F(Jobs, AreStopped) {}\n")
+        self.write("tests/package/CMakeLists.txt", "add_test(NAME Package.Builds COMMAND x)\n")
+        self.write("docs/a.md", "```\nlockstep run a   # one\n[rank 0]: lockstep run\n```\n    cmake -S . \\\n          -B b\n    found\n"
+                                "```bash\nlockstep stop J\n```\n```cpp\nlockstep run b;\n```\n")
+        self.write("docs/b.md", "```bash\ncd there\nlockstep new x\n```\n")
+        self.write("tests/documented/commands.txt",
+                   "# All of them.\nlockstep run a\n    test Run.Runs\nlockstep stop J\n    test Jobs.AreStopped\n./dev\n    not run: all\n"
+                   "cmake -S . -B b\n    test Package.Builds\npage docs/b.md\n    test Package.Builds\n")
+        self.assertEqual(self.found_by(commands.check), [])
+
+    def test_a_bad_list(self):
+        self.write("docs/a.md", "```\nlockstep run a\nlockstep ps\n```\n")
+        self.write("tests/documented/commands.txt", "./dev\n    not run: all\nlockstep run a\n    test Run.Runs\nlockstep run b\n"
+                                                    "    not run: no\nlockstep ps\n")
+        self.assertEqual(self.found_by(commands.check), [
+            "tests/documented/commands.txt:4: there is no test Run.Runs",
+            "tests/documented/commands.txt:6: no page shows 'lockstep run b'",
+            "tests/documented/commands.txt:7: expected 'test SUITE.NAME' or 'not run: REASON' below 'lockstep ps'"])
+        self.write("tests/documented/commands.txt", "./dev\n    not run: all\nlockstep run a\n    not run: yet\n")
+        self.assertEqual(self.found_by(commands.check), [
+            "docs/a.md:3: tests/documented/commands.txt does not say which test runs 'lockstep ps', or why none does"])
 
 
 class CodeBlocks(Project):

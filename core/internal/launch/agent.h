@@ -74,11 +74,11 @@ struct JobOptions {
 // not there, 126 if it cannot be executed. Failures of workers and of the program's start are reported on stderr. An
 // error Status means that the job could not be run for another reason.
 //
-// It takes over the process while it runs: it handles SIGTERM, SIGINT and SIGHUP, ignores SIGPIPE, uses the standard
-// streams, and kills every child of this process if the job could not be run to its end. When it returns and when this
-// process dies, everything that the workers started is gone; it names processes that could not be killed. A reader that
-// stops reading the output does not block it, nor does a disk under log files: after the job it waits for them until
-// they have taken nothing for `grace` (1 s at least), and after a signal no longer than that for each.
+// It takes over the process while it runs: it handles SIGTERM, SIGINT, SIGHUP and SIGQUIT, ignores SIGPIPE, uses the
+// standard streams, and kills every child of this process if the job could not be run to its end. When it returns and
+// when this process dies, everything that the workers started is gone; it names processes that could not be killed. A
+// reader that stops reading the output does not block it, nor does a disk under log files: after the job it waits for
+// them until they have taken nothing for `grace` (1 s at least), and after a signal no longer than that for each.
 Result<int> run_job(const JobOptions& options);
 
 }  // namespace lockstep::launch

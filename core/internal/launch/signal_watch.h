@@ -1,6 +1,6 @@
-// While it lives, the signals that ask a launcher to end (SIGTERM, SIGINT, SIGHUP) arrive at fd(), and those that go to
-// the workers and mean nothing to the launcher (SIGUSR1, SIGUSR2) at workers_fd(). SIGPIPE and SIGXFSZ are ignored:
-// output that cannot be written must not kill the launcher.
+// While it lives, the signals that ask a launcher to end (SIGTERM, SIGINT, SIGHUP, SIGQUIT) arrive at fd(), and those
+// that go to the workers and mean nothing to the launcher (SIGUSR1, SIGUSR2) at workers_fd(). SIGPIPE and SIGXFSZ are
+// ignored: output that cannot be written must not kill the launcher.
 //
 // One request to end often comes as two signals: `timeout` signals its child and then its group, a shell and the kernel
 // both send SIGHUP when a terminal closes, and systemd may send SIGHUP after SIGTERM. So those within kOneRequest of

@@ -2,6 +2,7 @@
 // by `lockstep run` and spawn().
 #pragma once
 
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,6 +12,8 @@
 #include "lockstep/launch/spawn.h"
 
 namespace lockstep::launch {
+
+class ErrorFiles;
 
 // The values that all workers of a node share in one attempt.
 struct JobSpec {
@@ -30,7 +33,8 @@ struct JobSpec {
   int restart_count = 0;    // which start this is, from 0
   int restarts = 0;         // how many of them followed a failure
   int max_restarts = 0;
-  int omp_threads = 0;  // OMP_NUM_THREADS for the workers; 0: not set here
+  int omp_threads = 0;                           // OMP_NUM_THREADS for the workers; 0: not set here
+  std::shared_ptr<ErrorFiles> error_files = {};  // of all attempts; null: spawn's processes have none
 };
 
 // The variables that the launcher sets for one worker, without the inherited ones.

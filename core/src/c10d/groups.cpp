@@ -82,7 +82,7 @@ std::shared_ptr<comm::Store> watched_store(const World::Facts& facts, const std:
     const auto* const ours = dynamic_cast<const GroupBackend*>(backend.get());
     if (ours != nullptr && seen.insert(ours).second) store = ours->watched(std::move(store), ranks);
   }
-  return store;
+  return World::of_process().watched(std::move(store), ranks);
 }
 
 // `members.ranks` has the global ranks by group rank. `key` is the prefix of the group's keys in the store. No other

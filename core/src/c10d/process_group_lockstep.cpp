@@ -3,57 +3,16 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <chrono>
 #include <utility>
 
 #include "c10d/collective_call.h"
 #include "c10d/group_core.h"
 #include "c10d/group_errors.h"
+#include "c10d/watched_store.h"
 #include "lockstep/c10d/errors.h"
 
 namespace lockstep {
 namespace {
-
-constexpr auto kLookEvery = std::chrono::milliseconds(200);
-
-// For ranks that make a group out of another one: a view of `inner` whose waits fail with kPeerFailed soon after one of
-// `ranks` of the group `core` has died or left. After this rank has left that group, nothing is watched.
-class WatchedStore final : public comm::Store {
- public:
-  WatchedStore(std::shared_ptr<comm::Store> inner, const std::shared_ptr<GroupCore>& core, std::vector<int> ranks)
-      : inner_(std::move(inner)), core_(core), ranks_(std::move(ranks)) {}
-
-  std::string local_address() const override { return inner_->local_address(); }
-
- private:
-  Status look_at_ranks() const {
-    const auto core = core_.lock();
-    const auto group = core == nullptr || !core->is_this_process() ? nullptr : core->communicator();
-    return group == nullptr ? Status() : group->check_present(ranks_);
-  }
-  // Repeats a wait for keys, and looks at the ranks in between. What a rank had set before it ended is there when its
-  // end is seen.
-  Result<comm::StoreAnswer> answer(comm::StoreCall call) override {
-    if (!call.waits()) return inner_->ask(std::move(call));
-    while (true) {
-      comm::StoreCall part = call;
-      part.deadline = earlier(call.deadline, Deadline::after(kLookEvery));
-      auto waited = inner_->ask(std::move(part));
-      if (waited.status().code() != ErrorCode::kTimeout) return waited;
-      const Status present = look_at_ranks();
-      if (!present.ok()) {
-        LOCKSTEP_ASSIGN_OR_RETURN(const bool there, inner_->check(call.keys));
-        if (!there) return present;
-      } else if (call.deadline.expired()) {
-        return waited;
-      }
-    }
-  }
-
-  const std::shared_ptr<comm::Store> inner_;
-  const std::weak_ptr<GroupCore> core_;
-  const std::vector<int> ranks_;
-};
 
 void check_options(const std::shared_ptr<comm::Store>& store, const ProcessGroupLockstepOptions& options) {
   if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size) {
@@ -217,7 +176,12 @@ void ProcessGroupLockstep::shutdown() {
 
 std::shared_ptr<comm::Store> ProcessGroupLockstep::watched(std::shared_ptr<comm::Store> store,
                                                            std::vector<int> ranks) const {
-  return std::make_shared<WatchedStore>(std::move(store), core_, std::move(ranks));
+  // After this rank has left the group, nothing is watched.
+  return make_watched_store(std::move(store), [core = std::weak_ptr(core_), ranks = std::move(ranks)] {
+    const auto group = core.lock();
+    const auto communicator = group == nullptr || !group->is_this_process() ? nullptr : group->communicator();
+    return communicator == nullptr ? Status() : communicator->check_present(ranks);
+  });
 }
 
 Status ProcessGroupLockstep::health() const {

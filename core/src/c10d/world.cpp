@@ -8,8 +8,11 @@
 
 #include "c10d/engine_of.h"
 #include "c10d/group_watch.h"
+#include "c10d/watched_store.h"
+#include "engine/core/failure.h"
 #include "lockstep/base/fork.h"
 #include "lockstep/base/log.h"
+#include "lockstep/c10d/group_backend.h"
 #include "lockstep/c10d/store_adapter.h"
 
 namespace lockstep {
@@ -47,6 +50,16 @@ void retire(const ProcessGroup& group, std::chrono::milliseconds parting_time) {
   for (const at::Device& device : group->getDeviceTypes()) {
     if (auto* const engine = engine_of(group, device.type())) engine->retire(parting_time);
   }
+}
+
+// Why this rank's own backends of the group broke; empty: they work.
+std::string cause_in(const ProcessGroup& group) {
+  for (const at::Device& device : group->getDeviceTypes()) {
+    const auto backend = group->getBackend(device.type());
+    const auto* const ours = dynamic_cast<const GroupBackend*>(backend.get());
+    if (ours != nullptr && !ours->health().ok()) return comm::first_cause(ours->health().message());
+  }
+  return {};
 }
 
 struct Watchers {
@@ -214,6 +227,33 @@ World::Members World::members(const ProcessGroup& group) const {
   Members members{group->getRank(), std::vector<int>(group->getSize()), group->getGroupName()};
   std::iota(members.ranks.begin(), members.ranks.end(), 0);
   return members;
+}
+
+std::shared_ptr<comm::Store> World::watched(std::shared_ptr<comm::Store> store, std::vector<int> ranks) const {
+  // The world of this process is never destroyed.
+  return make_watched_store(std::move(store), [this, ranks = std::move(ranks)] { return check_present(ranks); });
+}
+
+Status World::check_present(const std::vector<int>& ranks) const {
+  std::optional<comm::Rendezvous> met;
+  ProcessGroup world;
+  {
+    MutexLock lock(mutex_);
+    met = rendezvous_;
+    world = default_;
+  }
+  if (!met || world == nullptr) return {};
+  const Result<std::vector<int>> answer = met->gone();
+  if (!answer.ok()) return {};  // a store that is lost ends the wait by itself
+  const std::vector<int>& gone = answer.value();
+  const auto lost = std::find_if(ranks.begin(), ranks.end(), [&](int rank) {
+    return rank != met->rank && std::find(gone.begin(), gone.end(), rank) != gone.end();
+  });
+  if (lost == ranks.end()) return {};
+  const comm::Member& member = met->members[*lost];
+  return {ErrorCode::kPeerFailed,
+          comm::caused(cause_in(world),
+                       fmt::format("rank {} (pid {} on {}) died or left the world", *lost, member.pid, member.host))};
 }
 
 int World::count(const std::string& key) {

@@ -67,10 +67,16 @@ class World {
   // ranks 0 to n - 1.
   Members members(const ProcessGroup& group) const LOCKSTEP_EXCLUDES(mutex_);
 
+  // A view of `store`, for these ranks of the world to make a group: a wait for a key fails with kPeerFailed soon after
+  // one of them has ended or left, as far as the world's store knows that (comm::Rendezvous::gone).
+  std::shared_ptr<comm::Store> watched(std::shared_ptr<comm::Store> store, std::vector<int> ranks) const;
+
   // Returns 1 for the first call with this key since the world was opened, then 2, ...
   int count(const std::string& key) LOCKSTEP_EXCLUDES(mutex_);
 
  private:
+  // kPeerFailed: one of these ranks has ended or left.
+  Status check_present(const std::vector<int>& ranks) const LOCKSTEP_EXCLUDES(mutex_);
   // The groups that were not left.
   std::vector<ProcessGroup> living_groups() const LOCKSTEP_REQUIRES(mutex_);
 

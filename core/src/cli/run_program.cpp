@@ -134,7 +134,7 @@ int run_program(int argc, char** argv, const ApplyConfig& apply_config) {
   app.add_subcommand("bench", "Measure how fast ranks communicate on this machine");
   add_job_commands(app, exit_code);
   add_completion_command(app, LOCKSTEP_VERSION, exit_code);
-  // CLI11 would give the words after "--" to options that take several values. Here they are the program or its
+  // CLI11 would give the words after "--" to options that take several values. For `run` they are the program or its
   // arguments.
   Words plain;
   const std::vector<std::string>& words = plain.words;
@@ -142,7 +142,8 @@ int run_program(int argc, char** argv, const ApplyConfig& apply_config) {
   try {
     follow_argparse(app);
     plain = plain_words(app, {argv + 1, argv + argc});
-    dashes = std::find(words.begin(), words.end(), "--");
+    const bool is_run = !words.empty() && words.front() == run_command->get_name();
+    dashes = is_run ? std::find(words.begin(), words.end(), "--") : words.end();
     app.parse(std::vector<std::string>(std::make_reverse_iterator(dashes), words.rend()));
   } catch (const CLI::ParseError& error) {
     return app.exit(with_variable(plain, error)) == 0 ? EXIT_SUCCESS : kUsageError;

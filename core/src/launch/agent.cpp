@@ -11,6 +11,7 @@
 
 #include "launch/consoles.h"
 #include "launch/cores.h"
+#include "launch/error_file.h"
 #include "launch/job_end.h"
 #include "launch/job_services.h"
 #include "launch/log_files.h"
@@ -46,6 +47,7 @@ int omp_threads(const std::vector<std::string>& environment, int workers, int gi
 // Names and the key, which stay the same in all attempts.
 Result<JobSpec> describe_job(const JobOptions& options, const NodeLink* nodes) {
   JobSpec job;
+  job.error_files = std::make_shared<ErrorFiles>();
   job.local_world_size = options.workers;
   job.world_size = options.workers;
   job.role = options.role;

@@ -1,16 +1,24 @@
 #include "launch/error_file.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
+#include <cstdlib>
 #include <ctime>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <span>
 
+#include "base/random.h"
+#include "base/regular_file.h"
+#include "launch/log_folder.h"
 #include "launch/signals.h"
+#include "launch/tail.h"
+#include "lockstep/base/fd.h"
 
 namespace lockstep::launch {
 namespace {
@@ -18,35 +26,53 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t kMostBytes = std::size_t{64} << 10;
+constexpr mode_t kFolderMode = 0711;  // other users cannot list it
+constexpr mode_t kFileMode = 0666;    // who knows its name may write, which is random: a worker may be another user's
 constexpr std::size_t kMostText = std::size_t{8} << 10;
-
-// The end of a long call stack says where the exception came from.
-std::string end_of(const std::string& text) {
-  return text.size() <= kMostText ? text : text.substr(text.size() - kMostText);
-}
 
 std::string text_in(const json& object, const char* name) {
   const auto found = object.find(name);
-  return found != object.end() && found->is_string() ? end_of(found->get<std::string>()) : std::string();
+  if (found == object.end() || !found->is_string()) return {};
+  // The end of a long call stack says where the exception came from.
+  return std::string(end_of_text(found->get_ref<const std::string&>(), kMostText));
+}
+
+// Empty: no place for it can be written.
+std::string make_folder() {
+  for (const std::string& parent : {temporary_folder(), std::string("/dev/shm")}) {
+    std::error_code error;
+    // Workers may change their folder.
+    std::string path = (std::filesystem::absolute(parent, error) / "lockstep_errors_XXXXXX").string();
+    if (mkdtemp(path.data()) != nullptr && chmod(path.c_str(), kFolderMode) == 0) return path;
+  }
+  return {};
 }
 
 }  // namespace
 
-Result<ErrorFile> ErrorFile::make() {
-  Fd fd(memfd_create("lockstep_error_file", MFD_CLOEXEC));
-  if (!fd.valid()) return Status::from_errno("cannot make a worker's error file", errno);
-  return ErrorFile(std::move(fd));
+ErrorFiles::~ErrorFiles() {
+  std::error_code ignored;  // files that nobody reads any more
+  if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
 }
 
-std::string ErrorFile::path() const {
-  return fmt::format("/proc/{}/fd/{}", getpid(), fd_.get());
+std::string ErrorFiles::make_file() {
+  if (folder_.empty()) folder_ = make_folder();
+  const Result<std::string> name = random_digits(16);
+  if (folder_.empty() || !name.ok()) return {};
+  std::string path = fmt::format("{}/{}.json", folder_, name.value());
+  const Fd file(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, kFileMode));
+  const bool made = file.valid() && fchmod(file.get(), kFileMode) == 0;  // whatever the umask
+  return made ? path : std::string();
 }
 
-void ErrorFile::read_into(Failure& failure) const {
+void read_error_file(const std::string& path, Failure& failure) {
+  // By its name: a launcher within the worker removes the file and makes it anew.
+  const auto opened = RegularFile::open(path);
+  if (!opened.ok()) return;
   std::string bytes(kMostBytes, '\0');
-  const ssize_t size = pread(fd_.get(), bytes.data(), bytes.size(), 0);
-  if (size <= 0) return;
-  bytes.resize(static_cast<std::size_t>(size));
+  const auto size = opened.value().read(std::span(reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size()));
+  if (!size.ok()) return;
+  bytes.resize(size.value());
   const json file = json::parse(bytes, nullptr, false);
   if (!file.is_object()) return;
   failure.error = text_in(file, "message");

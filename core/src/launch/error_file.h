@@ -5,25 +5,32 @@
 #include <string>
 
 #include "launch/failure_report.h"
-#include "lockstep/base/fd.h"
-#include "lockstep/base/status.h"
 
 namespace lockstep::launch {
 
-// The file of one worker. It is in memory: it goes with this process, and no disk can delay it. The worker opens it by
-// its path, the value of TORCHELASTIC_ERROR_FILE.
-class ErrorFile {
+// The files of a job's workers, in a folder of their own. Workers find their files by the path, as torchrun's workers
+// do, also where another process has started the worker, in namespaces of its own or as another user.
+class ErrorFiles {
  public:
-  static Result<ErrorFile> make();
-  std::string path() const;
-  // The exception's text and its call stack go into the failure. Nothing happens if the worker wrote nothing, or
-  // something else.
-  void read_into(Failure& failure) const;
+  ErrorFiles() = default;
+  // Removes the folder. If this process is killed, its supervisors do (ProcessTree::begin).
+  ~ErrorFiles();
+  ErrorFiles(const ErrorFiles&) = delete;
+  ErrorFiles& operator=(const ErrorFiles&) = delete;
+
+  // A new file: the value of TORCHELASTIC_ERROR_FILE. The first call makes the folder, in $TMPDIR or else in /dev/shm.
+  // Where none of them can be written the value is empty, and workers write no error files.
+  std::string make_file();
+  // Empty before the first file.
+  const std::string& folder() const { return folder_; }
 
  private:
-  explicit ErrorFile(Fd fd) : fd_(std::move(fd)) {}
-  Fd fd_;
+  std::string folder_;
 };
+
+// The exception's text and its call stack go into the failure. Nothing happens if the worker wrote nothing, or
+// something else.
+void read_error_file(const std::string& path, Failure& failure);
 
 // In the same format. `reason`: for a job that no worker has ended; then `failure` is nullptr.
 std::string error_report(const Failure* failure, const std::string& reason, int exit_code);

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <cstring>
 #include <memory>
 #include <utility>
 
@@ -31,7 +32,16 @@ int bound_port(int socket) {
                                              : reinterpret_cast<sockaddr_in*>(&address)->sin_port);
 }
 
-Status port_taken(const std::string& host, int port, int error) {
+Status not_here(const std::string& host, const std::string& why) {
+  return Status(
+      ErrorCode::kInvalidArgument,
+      fmt::format("'{}' (--master-addr or --rdzv-endpoint) is not an address of this machine: {}. A job of one "
+                  "machine needs neither option; --nnodes says that there are more",
+                  host, why));
+}
+
+Status not_bound(const std::string& host, int port, int error) {
+  if (error == EADDRNOTAVAIL) return not_here(host, std::strerror(error));
   Status plain = Status::from_errno(fmt::format("cannot reserve {}:{} for MASTER_PORT", host, port), error);
   if (error == EADDRINUSE) {
     return Status(
@@ -53,17 +63,14 @@ Result<ReservedPort> reserve_port(const std::string& host, int port) {
   hints.ai_flags = AI_PASSIVE;
   AddressList addresses;
   const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &addresses.first);
-  if (error != 0) {
-    return Status(ErrorCode::kInvalidArgument,
-                  fmt::format("--master-addr '{}' is not an address of this machine: {}", host, gai_strerror(error)));
-  }
+  if (error != 0) return not_here(host, gai_strerror(error));
   const addrinfo& address = *addresses.first;
   ReservedPort reserved;
   reserved.socket.reset(socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!reserved.socket.valid()) return Status::from_errno("cannot make a socket for MASTER_PORT", errno);
   const int on = 1;
   setsockopt(reserved.socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (bind(reserved.socket.get(), address.ai_addr, address.ai_addrlen) != 0) return port_taken(host, port, errno);
+  if (bind(reserved.socket.get(), address.ai_addr, address.ai_addrlen) != 0) return not_bound(host, port, errno);
   reserved.port = bound_port(reserved.socket.get());
   return reserved;
 }

@@ -35,6 +35,12 @@ using supervisor::OrderKind;
 // How much later than the limit the supervisor may answer.
 constexpr std::chrono::seconds kSupervisorGrace{3};
 
+// Ends a list of strings with their NULs.
+std::string padded(std::string strings) {
+  strings.resize(round_up(strings.size(), 8), '\0');
+  return strings;
+}
+
 std::string describe_worker(const Command& command) {
   std::string text;
   const auto append = [&text](const std::string& string) {
@@ -44,7 +50,7 @@ std::string describe_worker(const Command& command) {
   append(command.executable);
   for (const std::string& argument : command.arguments) append(argument);
   for (const std::string& variable : command.environment) append(variable);
-  text.resize(round_up(text.size(), 8), '\0');
+  text = padded(std::move(text));
 
   supervisor::WorkerHeader header{};
   header.standard_fds[0] = command.stdin_fd;
@@ -61,9 +67,11 @@ std::string describe_worker(const Command& command) {
   return bytes + text;
 }
 
-Result<Fd> write_plan(std::span<const Command> commands) {
-  const supervisor::PlanHeader header{getpid(), static_cast<std::uint32_t>(commands.size())};
+Result<Fd> write_plan(std::span<const Command> commands, const std::string& folder) {
+  const std::string text = padded(folder + '\0');
+  const supervisor::PlanHeader header{getpid(), static_cast<std::uint32_t>(commands.size()), text.size()};
   std::string bytes(reinterpret_cast<const char*>(&header), sizeof header);
+  bytes += text;
   for (const Command& command : commands) bytes += describe_worker(command);
   Fd plan(memfd_create("lockstep-plan", MFD_CLOEXEC));
   if (!plan.valid()) return Status::from_errno("cannot make a file in memory for the list of workers", errno);
@@ -124,8 +132,8 @@ Result<pid_t> execute_supervisor(std::span<const Command> commands, int socket, 
   return pid;
 }
 
-Result<pid_t> start_supervisor(std::span<const Command> commands, int socket) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const Fd plan, write_plan(commands));
+Result<pid_t> start_supervisor(std::span<const Command> commands, const std::string& folder, int socket) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const Fd plan, write_plan(commands, folder));
   LOCKSTEP_ASSIGN_OR_RETURN(const Fd image, supervisor_image());
   return execute_supervisor(commands, socket, plan.get(), image.get());
 }
@@ -188,21 +196,21 @@ ProcessTree::~ProcessTree() {
   if (socket_.valid()) (void)end();
 }
 
-Result<ProcessTree> ProcessTree::begin(std::span<const Command> commands) {
+Result<ProcessTree> ProcessTree::begin(std::span<const Command> commands, const std::string& folder) {
   std::array<int, 2> pair{-1, -1};
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data()) != 0) {
     return Status::from_errno("cannot make a socket pair for the process that supervises the ranks", errno);
   }
   Fd ours(pair[0]);
   Fd theirs(pair[1]);
-  const Result<pid_t> supervisor = start_supervisor(commands, theirs.get());
+  const Result<pid_t> supervisor = start_supervisor(commands, folder, theirs.get());
   if (!supervisor.ok()) return supervisor_failure(supervisor.status());
   theirs.reset();
   return ProcessTree(std::move(ours), supervisor.value(), commands.size());
 }
 
-Result<ProcessTree> ProcessTree::start(std::span<const Command> commands, int interrupt_fd) {
-  LOCKSTEP_ASSIGN_OR_RETURN(ProcessTree tree, begin(commands));
+Result<ProcessTree> ProcessTree::start(std::span<const Command> commands, int interrupt_fd, const std::string& folder) {
+  LOCKSTEP_ASSIGN_OR_RETURN(ProcessTree tree, begin(commands, folder));
   const Status started = tree.await_started(commands, interrupt_fd);
   if (started.ok()) return tree;
   const Status ended = tree.end();

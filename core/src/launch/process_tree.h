@@ -53,11 +53,14 @@ class ProcessTree {
   // hangs). If one cannot be started, the others are killed and the error names its index and executable: kNotFound,
   // kPermission or kInvalidArgument (no program) because of the executable, kIo otherwise. The launcher's own errors
   // have other codes than these three. kAborted: `interrupt_fd` became readable meanwhile.
-  static Result<ProcessTree> start(std::span<const Command> commands, int interrupt_fd = -1);
+  // `folder`: files that are of no use without this process. If it is killed, the supervisor removes them and the
+  // folder. Empty: none.
+  static Result<ProcessTree> start(std::span<const Command> commands, int interrupt_fd = -1,
+                                   const std::string& folder = {});
 
   // The halves of start(): begin() does not wait for the programs. Before await_started(), with the same commands, has
   // succeeded, only end() may be called.
-  static Result<ProcessTree> begin(std::span<const Command> commands);
+  static Result<ProcessTree> begin(std::span<const Command> commands, const std::string& folder = {});
   // kTimeout: not all have been started by then.
   Status await_started(std::span<const Command> commands, int interrupt_fd = -1, Deadline deadline = Deadline::never());
 

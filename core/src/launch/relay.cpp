@@ -129,7 +129,7 @@ std::optional<std::vector<std::string>> Relay::stderr_tail(int local_rank) const
   if (source.tail != nullptr) return source.tail->lines();
   if (source.path.empty()) return std::nullopt;
   const std::function<Result<std::string>()> read = [path = source.path]() -> Result<std::string> {
-    return read_end_of_file(path, Tail::kMaxBytes);
+    return read_end_of_file(path, Tail::kNeeded);
   };
   const Result<std::string> end = logs_->call(read, signals_fd_, Deadline::after(logs_->patience()));
   Tail tail;

@@ -8,7 +8,7 @@
 namespace lockstep::launch {
 
 SignalWatch::SignalWatch() {
-  const sigset_t ends = without_ignored({SIGTERM, SIGINT, SIGHUP});
+  const sigset_t ends = without_ignored({SIGTERM, SIGINT, SIGHUP, SIGQUIT});
   const sigset_t for_workers = without_ignored({SIGUSR1, SIGUSR2});
   pthread_sigmask(SIG_BLOCK, &ends, &old_mask_);
   pthread_sigmask(SIG_BLOCK, &for_workers, nullptr);

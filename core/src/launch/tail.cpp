@@ -5,15 +5,14 @@
 namespace lockstep::launch {
 
 void Tail::append(std::string_view bytes) {
-  if (bytes.size() > kMaxBytes) bytes.remove_prefix(bytes.size() - kMaxBytes);
+  if (bytes.size() > kNeeded) bytes.remove_prefix(bytes.size() - kNeeded);
   bytes_ += bytes;
   // Trimming at twice the limit moves each byte about once.
-  if (bytes_.size() > 2 * kMaxBytes) bytes_.erase(0, bytes_.size() - kMaxBytes);
+  if (bytes_.size() > 2 * kNeeded) bytes_.erase(0, bytes_.size() - kNeeded);
 }
 
 std::vector<std::string> Tail::lines() const {
-  std::string_view text = bytes_;
-  if (text.size() > kMaxBytes) text.remove_prefix(text.size() - kMaxBytes);
+  std::string_view text = end_of_text(bytes_, kMaxBytes);
   std::vector<std::string> lines;
   while (!text.empty()) {
     const std::size_t end = std::min(text.find('\n'), text.size());
@@ -22,6 +21,16 @@ std::vector<std::string> Tail::lines() const {
   }
   if (lines.size() > kMaxLines) lines.erase(lines.begin(), lines.end() - kMaxLines);
   return lines;
+}
+
+std::string_view end_of_text(std::string_view text, std::size_t bytes) {
+  if (text.size() <= bytes) return text;
+  text.remove_prefix(text.size() - bytes);
+  constexpr std::size_t kMostLaterBytes = 3;  // of a letter
+  std::size_t cut = 0;
+  while (cut < std::min(kMostLaterBytes, text.size()) && (static_cast<unsigned char>(text[cut]) & 0xC0U) == 0x80U)
+    ++cut;
+  return text.substr(cut);
 }
 
 std::string_view whole_letters(std::string_view text) {

@@ -17,9 +17,15 @@ class Tail {
   // Without line ends. A line with '\r' is reduced to the text that a terminal would show.
   std::vector<std::string> lines() const;
 
+  // Of a longer stream: what append() needs of its end, to find the first whole letter (UTF-8).
+  static constexpr std::size_t kNeeded = kMaxBytes + 4;
+
  private:
   std::string bytes_;
 };
+
+// At most the last `bytes` of a text in UTF-8. It begins with a whole letter.
+std::string_view end_of_text(std::string_view text, std::size_t bytes);
 
 // The part of a line that a terminal shows after its carriage returns.
 std::string_view visible_part(std::string_view line);

@@ -46,10 +46,8 @@ Result<std::vector<Command>> WorkerGroup::make_commands(const std::string& execu
   std::vector<Command> commands;
   for (int local_rank = 0; local_rank < options_.workers; ++local_rank) {
     Command& command = commands.emplace_back(common);
-    LOCKSTEP_ASSIGN_OR_RETURN(ErrorFile error_file, ErrorFile::make());
     Variables variables = worker_variables(job_, local_rank);
-    variables.emplace_back("TORCHELASTIC_ERROR_FILE", error_file.path());
-    error_files_.push_back(std::move(error_file));
+    variables.emplace_back("TORCHELASTIC_ERROR_FILE", error_files_.emplace_back(job_.error_files->make_file()));
     const auto number = static_cast<std::size_t>(local_rank);
     if (number < options_.worker_variables.size()) {
       const Variables& more = options_.worker_variables[number];
@@ -109,7 +107,7 @@ Result<RunResult> WorkerGroup::run() {
 
 Result<ProcessTree> WorkerGroup::start(const std::vector<Command>& commands) {
   if (auto waiting = standby_.release(commands, signals_.fd())) return std::move(*waiting);
-  return ProcessTree::start(commands, signals_.fd());
+  return ProcessTree::start(commands, signals_.fd(), job_.error_files->folder());
 }
 
 RunResult WorkerGroup::ended_by_signal(const Status& why) {
@@ -261,7 +259,7 @@ void WorkerGroup::note_failure(const Exit& exit) {
   failure.command = fmt::format("{}", fmt::join(options_.command, " "));
   failure.attempt = job_.restart_count;
   failure.max_restarts = job_.max_restarts;
-  error_files_[static_cast<std::size_t>(exit.index)].read_into(failure);
+  read_error_file(error_files_[static_cast<std::size_t>(exit.index)], failure);
   if (exit.signal == SIGKILL && failure.error.empty()) failure.error = lack_of_memory(memory_kills_, memory_kills());
 }
 

@@ -94,8 +94,8 @@ class WorkerGroup {
   NodeLink* const nodes_;
   Relay relay_;
   RunResult result_;
-  std::vector<ErrorFile> error_files_;  // by local rank
-  std::vector<bool> exited_;            // by local rank
+  std::vector<std::string> error_files_;  // paths by local rank
+  std::vector<bool> exited_;              // by local rank
   static constexpr int kElsewhere = -1;
   MemoryKills memory_kills_;  // before the workers started
   std::vector<int> ended_;    // ranks that have ended with 0, until they are known to have joined the others

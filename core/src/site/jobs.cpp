@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <poll.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -40,6 +41,23 @@ bool is_run(const Process& process) {
   if (process.name != kLauncher && process.name != kLauncherWithFile) return false;
   const std::vector<std::string> arguments = arguments_of(process.pid);
   return arguments.size() > 1 && arguments[1] == "run";
+}
+
+// Whether both processes run the same file. False where the kernel does not say.
+bool run_one_program(int pid, int other) {
+  struct stat one {};
+  struct stat two {};
+  return stat(fmt::format("/proc/{}/exe", pid).c_str(), &one) == 0 &&
+         stat(fmt::format("/proc/{}/exe", other).c_str(), &two) == 0 && one.st_dev == two.st_dev &&
+         one.st_ino == two.st_ino;
+}
+
+// Process 1 is a launcher in a container: `lockstep run`, or a program that called spawn, whose ranks run the same
+// program. Any other process 1 has inherited a supervisor that is about to end.
+bool is_launcher_of(const Process& supervisor, const Process& first, const std::vector<Process>& processes) {
+  return is_run(first) || std::any_of(processes.begin(), processes.end(), [&](const Process& process) {
+           return process.parent == supervisor.pid && run_one_program(process.pid, first.pid);
+         });
 }
 
 // A child of a supervisor: a worker, or what `--hosts` has started for a node.
@@ -93,6 +111,12 @@ void merge_nodes(const std::vector<Process>& processes, const std::map<int, int>
   }
 }
 
+// For a program that called spawn and is process 1 of a container: the system drops signals that it does not handle.
+// When its ranks have ended, spawn returns to it.
+void stop_ranks(const RunningJob& job, int signal_number) {
+  for (const JobWorker& worker : job.workers) kill(worker.process.pid, signal_number);
+}
+
 std::string list_of(const std::vector<const RunningJob*>& jobs) {
   std::vector<std::string> texts;
   texts.reserve(jobs.size());
@@ -114,8 +138,7 @@ std::vector<RunningJob> running_jobs() {
     if (!is_ours(process) || process.name != kSupervisor) continue;
     const std::optional<Process> launcher = find_process(process.parent);
     if (!launcher || !is_ours(*launcher)) continue;
-    // Process 1 is a launcher in a container. Elsewhere it has inherited a supervisor that is about to end.
-    if (process.parent == 1 && !is_run(*launcher)) continue;
+    if (process.parent == 1 && !is_launcher_of(process, *launcher, processes)) continue;
     launcher_of[process.pid] = launcher->pid;
     by_launcher[launcher->pid].launcher = *launcher;
   }
@@ -172,6 +195,7 @@ Status stop_job(const RunningJob& job, bool at_once, Deadline deadline) {
   if (syscall(SYS_pidfd_send_signal, launcher.get(), SIGTERM, &asked, 0) != 0 && errno != ESRCH) {
     return Status::from_errno(fmt::format("cannot send a signal to process {}", job.launcher.pid), errno);
   }
+  if (job.launcher.pid == 1 && !is_run(job.launcher)) stop_ranks(job, at_once ? SIGKILL : SIGTERM);
   // Somebody may have stopped it (Ctrl-Z).
   syscall(SYS_pidfd_send_signal, launcher.get(), SIGCONT, nullptr, 0);
   std::vector<pollfd> polled{{launcher.get(), POLLIN, 0}};

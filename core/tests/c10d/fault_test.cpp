@@ -142,13 +142,24 @@ TEST(KilledRankFault, PollingAndFuturesEndWithAnErrorThatNamesIt) {
       });
 }
 
-// Rank 1 dies before the others make a group with it. They do not wait for the timeout.
-void die_before_a_new_group(int world, const std::function<void(int rank)>& make) {
+// Some rank may still be in an earlier barrier.
+void break_world(int rank) {
+  expect_error(ErrorCode::kAborted, {"the test breaks the world"}, [rank] {
+    barrier();
+    if (rank == 0) abort_process_group("the test breaks the world");
+    while (true) barrier();
+  });
+}
+
+// Rank 1 dies before the others make a group with it. They do not wait for the timeout. `broken`: the world broke
+// before for another reason.
+void die_before_a_new_group(int world, const std::function<void(int rank)>& make, bool broken = false) {
   run_processes_with_a_victim(
       world, /*victim=*/1,
       [&](int rank, const std::filesystem::path& report) {
         const ProcessGroupGuard group;
         barrier();
+        if (broken) break_world(rank);
         if (rank == 1) raise(SIGKILL);
         const auto start = std::chrono::steady_clock::now();
         std::string text = "no error";
@@ -179,6 +190,18 @@ TEST(KilledRankFault, NewGroupEndsWithAnErrorThatNamesIt) {
 TEST(KilledRankFault, NewGroupOverTwoMachinesToo) {
   setenv("LOCKSTEP_TEST_MACHINES", "2", 1);
   die_before_a_new_group(4, [](int rank) { new_group({1, rank}, {.timeout = std::chrono::seconds(40)}); });
+  unsetenv("LOCKSTEP_TEST_MACHINES");
+}
+
+// The ranks of another machine have no connection to rank 1 any more.
+TEST(KilledRankFault, NewGroupAfterTheWorldBrokeToo) {
+  setenv("LOCKSTEP_TEST_MACHINES", "2", 1);
+  die_before_a_new_group(
+      4,
+      [](int rank) {
+        new_group({1, rank}, {.timeout = std::chrono::seconds(40)});
+      },
+      /*broken=*/true);
   unsetenv("LOCKSTEP_TEST_MACHINES");
 }
 

@@ -454,6 +454,24 @@ TEST_F(CheckpointTools, VerifySaysThatAFileHasNoChecksums) {
       << verified();
 }
 
+// Those of docs/checkpoints.md.
+TEST_F(CheckpointTools, TheCommandsOfThePage) {
+  CheckpointManager manager(path("runs/a"));
+  Checkpoint state;
+  state.add_model(*run_.net);
+  manager.save(1, state);
+  std::filesystem::rename(path("model.safetensors"), path("weights.safetensors"));
+  for (const char* words :
+       {"show runs/a", "show run.pt --entry model --statistics", "verify runs/a weights.safetensors",
+        "diff runs/a run.pt --entry model --rtol 1e-6", "convert run.pt step-000000042.ckpt",
+        "convert run.pt half.safetensors --entry model --dtype float16 --strip-prefix module.",
+        "convert runs/a run.pt"}) {
+    const test::Finished end = test::run_program(
+        {"env", "-C", folder_.path().native(), "sh", "-c", std::string(LOCKSTEP_PROGRAM " checkpoint ") + words});
+    EXPECT_EQ(end.exit_code, 0) << words << ": " << end.out << end.err;
+  }
+}
+
 TEST_F(CheckpointTools, AreAProgram) {
   const auto lockstep = [](std::vector<std::string> words) {
     words.insert(words.begin(), {LOCKSTEP_PROGRAM, "checkpoint"});

@@ -43,6 +43,18 @@ TEST(ContainerRunMulti, AJobThatIsProcessOneIsShownAndStopped) {
   EXPECT_TRUE(contains(end.out, "2 of 2 workers are on this machine")) << end.out << end.err;
 }
 
+// It does not handle SIGTERM, so the system drops this signal.
+TEST(ContainerRunMulti, AProgramWithSpawnThatIsProcessOneIsShownAndStopped) {
+  const std::string program = LOCKSTEP_PROGRAM;
+  for (const std::string how : {"", "--now "}) {
+    const Finished end = run_program(
+        inside(strict(), {LOCKSTEP_SPAWNING_PROGRAM, program + " status 1 && " + program + " stop " + how + "1"}));
+    EXPECT_EQ(end.exit_code, 1) << end.err;
+    EXPECT_TRUE(contains(end.out, "2 of 2 workers are on this machine")) << end.out << end.err;
+    EXPECT_TRUE(contains(end.out, how.empty() ? "signal SIGTERM" : "signal SIGKILL")) << end.out;
+  }
+}
+
 TEST(ContainerRunMulti, WhoIsNobodyOrRootInAUserNamespaceCanRunJobs) {
   for (const auto user : {Container::User::kRootInside, Container::User::kNobody}) {
     Container container = strict();

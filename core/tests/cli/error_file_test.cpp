@@ -1,6 +1,7 @@
 // torchelastic's error files, and --dry-run.
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -40,6 +41,35 @@ TEST(ErrorFilesMulti, AWorkersErrorIsReportedOnEveryNodeAndPassedOn) {
       EXPECT_EQ(report["message"]["extraInfo"]["node"], 1);
     }
   }
+}
+
+// A worker may be a wrapper that starts the program elsewhere, and the program a launcher, which makes the file anew.
+TEST(ErrorFilesMulti, TheProgramMayHaveOtherNamespacesAnotherUserOrANewFile) {
+  const std::string write = "printf '%s' '{\"message\": \"ValueError: too hot\"}' > $TORCHELASTIC_ERROR_FILE; exit 4";
+  for (const Words& wrapper :
+       {Words{"unshare", "--pid", "--fork", "--mount-proc"}, Words{"setpriv", "--reuid", "12345", "--clear-groups"},
+        Words{"env", "-C", "/", "sh", "-c", "rm $TORCHELASTIC_ERROR_FILE; exec \"$@\"", "sh"}}) {
+    const Words command{"sh", "-c", write};
+    const Finished end = run_program(Words{LOCKSTEP_PROGRAM, "run"} + wrapper + command);
+    EXPECT_EQ(end.exit_code, 4) << wrapper.front() << ": " << end.err;
+    EXPECT_TRUE(contains(end.err, "\n  its error: ValueError: too hot\n")) << wrapper.front() << ": " << end.err;
+  }
+}
+
+TEST(ErrorFilesMulti, WithoutAPlaceInTmpdirTheyAreInMemory) {
+  const Finished end = run_program(Words{"env", "TMPDIR=/no/such/folder"} + job(1, "echo $TORCHELASTIC_ERROR_FILE"));
+  EXPECT_TRUE(end.out.starts_with("/dev/shm/lockstep_errors_")) << end.out;
+  EXPECT_FALSE(std::filesystem::exists(std::filesystem::path(end.out).parent_path()));
+}
+
+TEST(ErrorFilesFault, AKilledLauncherLeavesNone) {
+  const ScratchFolder folder;
+  Process launcher(Words{"env", "TMPDIR=" + folder.path().string()} + job(1, "echo started; exec sleep 600"));
+  ASSERT_TRUE(wait_for([&] { return contains(launcher.out_so_far(), "started"); }));
+  EXPECT_FALSE(std::filesystem::is_empty(folder.path()));
+  kill(launcher.pid(), SIGKILL);
+  EXPECT_TRUE(launcher.wait_until_no_descendant());
+  EXPECT_TRUE(wait_for([&] { return std::filesystem::is_empty(folder.path()); }));
 }
 
 TEST(ErrorFilesMulti, WhatIsNoErrorFileIsLeftAlone) {

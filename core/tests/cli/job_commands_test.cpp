@@ -20,7 +20,7 @@ class JobsMulti : public testing::Test {
   JobsMulti() : name_("jobs-" + std::to_string(getpid()) + "-test") {}
 
   std::vector<std::string> named(const std::string& name, const std::string& script) {
-    return {LOCKSTEP_PROGRAM, "run", "--nproc-per-node", "2", "--rdzv-id", name, "sh", "-c", script};
+    return {LOCKSTEP_PROGRAM, "run", "--nproc-per-node", "2", "--rdzv-id=" + name, "sh", "-c", script};
   }
   static Finished lockstep(const std::vector<std::string>& words) {
     std::vector<std::string> command{LOCKSTEP_PROGRAM};
@@ -67,6 +67,16 @@ TEST_F(JobsMulti, WorkersThatDoNotListenAreKilledWithNow) {
   EXPECT_EQ(lockstep({"stop", "--now", name_}).exit_code, 0);
   EXPECT_EQ(job.finish().exit_code, 128 + SIGTERM);
   EXPECT_TRUE(job.wait_until_no_descendant());
+}
+
+// A name that looks like an option.
+TEST_F(JobsMulti, WhatFollowsTwoDashesIsTheJob) {
+  Process job(named("-" + name_, "exec sleep 600"));
+  ASSERT_TRUE(wait_for([&] { return has_workers(std::to_string(job.pid()), 2); }));
+  EXPECT_TRUE(contains(lockstep({"status", "--", "-" + name_}).out, "2 of 2 workers are on this machine"));
+  EXPECT_EQ(lockstep({"ps", "--", "more"}).exit_code, 2);
+  EXPECT_EQ(lockstep({"stop", "--", "-" + name_}).exit_code, 0);
+  EXPECT_EQ(job.finish().exit_code, 128 + SIGTERM);
 }
 
 // Workers that need long for their end, and a launcher that somebody has stopped.

@@ -98,6 +98,15 @@ TEST(NodeMachinesFault, AnAddressThatNobodyHasIsNamed) {
   EXPECT_TRUE(std::regex_search(end.err, std::regex(" attempts? in [0-9]+\\.[0-9] s"))) << end.err;
 }
 
+TEST(NodeMachinesFault, AnAddressThatThisMachineLacksIsNamed) {
+  for (const char* option : {"--master-addr", "--rdzv-endpoint"}) {
+    const Finished end = run_program({LOCKSTEP_PROGRAM, "run", option, "192.0.2.1", "true"});  // of examples alone
+    EXPECT_EQ(end.exit_code, 2);
+    EXPECT_TRUE(contains(end.err, "'192.0.2.1' (--master-addr or --rdzv-endpoint) is not an address of this machine"))
+        << end.err;
+  }
+}
+
 // As Debian installs machines: /etc/hosts gives a machine's own name the address 127.0.1.1. The others have the name
 // from elsewhere.
 TEST(NodeMachinesMulti, NodesMeetAtANameThatIsLoopbackOnItsOwnMachine) {

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -94,6 +95,16 @@ TEST(RunMulti, WorkersHaveTorchrunsEnvironment) {
                                     "test $OMP_NUM_THREADS -ge 1 && test $MASTER_PORT -gt 0"});
   EXPECT_EQ(end.exit_code, 0) << end.err;
   EXPECT_EQ(end.out, "[rank 1]: 1 1 2 2 0 1 1 default 2 127.0.0.1 job7 0 4 0 127.0.0.1 64\n");
+}
+
+TEST(RunMulti, APythonProgramRunsOnEveryCore) {
+  const ScratchFolder folder;
+  folder.write("train.py", "import os\nprint(os.environ['WORLD_SIZE'])\n");
+  const Finished end =
+      run_program({"env", "CUDA_VISIBLE_DEVICES=", "taskset", "-c", std::to_string(sched_getcpu()), LOCKSTEP_PROGRAM,
+                   "run", "--standalone", "--nproc-per-node", "auto", folder.path("train.py")});
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_EQ(end.out, "1\n");
 }
 
 TEST(RunMulti, UsersThreadCountIsKept) {
@@ -261,6 +272,14 @@ TEST(RunFault, RestartsCountUpAndEnd) {
   EXPECT_TRUE(contains(given_up.err, "after 1 of 1 restarts")) << given_up.err;
 }
 
+TEST(RunFault, RestartsWriteALogForEachAttempt) {
+  const ScratchFolder folder;
+  const Finished end = run_job(2, "echo try $LOCKSTEP_RESTART_COUNT; [ $LOCKSTEP_RESTART_COUNT = 1 ] || exit 5",
+                               {"--max-restarts", "3", "--log-dir", folder.path(), "--rdzv-id", "j", "--tee", "3"});
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_EQ(read_file(folder.path() / "j" / "attempt_1" / "1" / "stdout.log"), "try 1\n");
+}
+
 TEST(RunFault, ProgramsThatCannotBeStarted) {
   const Finished missing = run_program({LOCKSTEP_PROGRAM, "run", "./no_such_program"});
   EXPECT_EQ(missing.exit_code, 127);
@@ -367,13 +386,16 @@ TEST(RunFault, KillOfTheSupervisorEndsEveryDescendant) {
 }
 
 TEST(RunFault, SignalIsForwardedAndWorkersMayFinish) {
-  Process launcher(job(2, "trap 'echo saved; exit 0' TERM; echo ready; while :; do sleep 0.01; done"));
-  ASSERT_TRUE(wait_for([&] { return sorted_lines(launcher.out_so_far()).size() == 2; }));
-  kill(launcher.pid(), SIGTERM);
-  const Finished end = launcher.finish();
-  EXPECT_EQ(end.exit_code, 128 + SIGTERM);
-  EXPECT_EQ(sorted_lines(end.out), (Lines{"[rank 0]: ready", "[rank 0]: saved", "[rank 1]: ready", "[rank 1]: saved"}));
-  EXPECT_FALSE(contains(end.err, "failed")) << end.err;
+  for (const int number : {SIGTERM, SIGQUIT}) {
+    Process launcher(job(2, "trap 'echo saved; exit 0' TERM QUIT; echo ready; while :; do sleep 0.01; done"));
+    ASSERT_TRUE(wait_for([&] { return sorted_lines(launcher.out_so_far()).size() == 2; }));
+    kill(launcher.pid(), number);
+    const Finished end = launcher.finish();
+    EXPECT_EQ(end.exit_code, 128 + number);
+    EXPECT_EQ(sorted_lines(end.out),
+              (Lines{"[rank 0]: ready", "[rank 0]: saved", "[rank 1]: ready", "[rank 1]: saved"}));
+    EXPECT_FALSE(contains(end.err, "failed")) << end.err;
+  }
 }
 
 // As Slurm and systemd do it.

@@ -177,6 +177,18 @@ TEST(Tail, KeepsTheLastLinesWithinItsBounds) {
   EXPECT_EQ(tail.lines().front().size(), Tail::kMaxBytes);
 }
 
+TEST(Tail, BeginsWithAWholeLetter) {
+  std::string letters = "x";
+  while (letters.size() < 3 * Tail::kMaxBytes) letters += "\u20ac";  // three bytes
+  for (const std::size_t at_once : {letters.size(), std::size_t{7}}) {
+    Tail tail;
+    for (std::size_t i = 0; i < letters.size(); i += at_once) tail.append(letters.substr(i, at_once));
+    const std::string line = tail.lines().at(0);
+    EXPECT_TRUE(line.starts_with("\u20ac")) << at_once;
+    EXPECT_GT(line.size(), Tail::kMaxBytes - 3);
+  }
+}
+
 TEST(Tail, ShowsWhatATerminalWould) {
   EXPECT_EQ(visible_part("10%\r20%\r"), "20%");
   EXPECT_EQ(visible_part("\r30%"), "30%");

@@ -96,6 +96,9 @@ TEST(DoctorMulti, ThisMachinePassesItsSelfTest) {
     return f["topic"] == "self-test" && f["level"] != "problem";
   };
   EXPECT_TRUE(std::any_of(findings["findings"].begin(), findings["findings"].end(), is_self_test)) << end.out;
+  const Finished quick = run_program({LOCKSTEP_PROGRAM, "doctor", "--quick"});
+  EXPECT_EQ(quick.out.find("self-test"), std::string::npos) << quick.out;
+  EXPECT_NE(quick.out.find(" ok, "), std::string::npos) << quick.out << quick.err;
 }
 
 TEST(DoctorMulti, UnderTheLauncherItComparesTheRanksOfTheJob) {

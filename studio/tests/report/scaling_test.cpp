@@ -360,7 +360,7 @@ TEST(ReportCommand, MakesThePage) {
   EXPECT_EQ(made.exit_code, 0) << made.err;
   EXPECT_EQ(made.out, folder.path("page.html") + "\n");
   EXPECT_TRUE(contains(test::read_file(folder.path("page.html")), "<h1>a run</h1>"));
-  const test::Finished none = test::run_program({LOCKSTEP_PROGRAM, "report", folder.path("none")});
+  const test::Finished none = test::run_program({LOCKSTEP_PROGRAM, "report", "--", folder.path("none")});
   EXPECT_EQ(none.exit_code, 1);
   EXPECT_TRUE(contains(none.err, folder.path("none") + ": expected the folder of a run, with its log run.jsonl"))
       << none.err;

@@ -21,7 +21,7 @@ Image scaled_to(const Image& picture, int side) {
   const auto scaled = [&](int own) {
     return static_cast<int>(std::max<std::int64_t>(1, std::int64_t{own} * side / longer));
   };
-  return resized(picture, {scaled(picture.width()), scaled(picture.height())}, Filter::kBilinear);
+  return resized(picture, {scaled(picture.width()), scaled(picture.height())}, Interpolation::kBilinear);
 }
 
 void put_picture(const Image& picture, int left, int top, Image& sheet) {

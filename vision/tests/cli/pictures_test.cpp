@@ -38,7 +38,8 @@ TEST(PicturesProgram, PacksChecksAndPreviews) {
   EXPECT_NE(checked.out.find("tiny: " + folder + "/a/1.bmp: 2 x 2 pixels\n"), std::string::npos) << checked.out;
   EXPECT_NE(checked.out.find("2 pictures of 2 classes: 0 corrupt, 2 tiny, 0 duplicate\n"), std::string::npos);
   const std::filesystem::path page = scratch.path() / "page.html";
-  const Finished previewed = lockstep({"data", "preview", folder, "--out", page.native()});
+  const Finished previewed =
+      lockstep({"data", "preview", folder, "--out", page.native(), "--samples", "32", "--transforms", "reference"});
   EXPECT_EQ(previewed.exit_code, 0) << previewed.err;
   EXPECT_EQ(previewed.out, page.native() + ": 2 samples\n");
   EXPECT_TRUE(std::filesystem::exists(page));

@@ -65,6 +65,10 @@ struct Rendezvous {
   // destroyed. Without this call the server stops at once, and the same rank cannot join a second time on a store that
   // lives on. kTimeout, which may be ignored: other ranks were still connected after `wait`.
   Status release(std::chrono::milliseconds wait = std::chrono::seconds(10));
+
+  // The ranks that have ended or left. The store knows them in a group over several machines whose ranks `rendezvous`
+  // has connected to a store over TCP; in any other group the list is empty. Thread-safe; blocks for one request.
+  Result<std::vector<int>> gone() const;
 };
 
 // Blocks until all ranks have joined. A world of 1 needs no network, file or address.

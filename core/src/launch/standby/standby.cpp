@@ -18,6 +18,7 @@
 #include <thread>
 #include <utility>
 
+#include "launch/error_file.h"
 #include "launch/standby/hook.h"
 #include "launch/supervisor/descendants.h"
 #include "lockstep/base/log.h"
@@ -103,6 +104,7 @@ void Standby::prepare(const JobSpec& job, std::span<const Command> workers) {
   // The values that the next attempt will have, if a failure leads to it. Libraries may read them when they are loaded.
   const Variables next{{"TORCHELASTIC_RESTART_COUNT", std::to_string(job.restarts + 1)},
                        {"LOCKSTEP_RESTART_COUNT", std::to_string(job.restart_count + 1)}};
+  error_files_ = job.error_files;
   commands_.assign(workers.begin(), workers.end());
   for (Command& command : commands_) command.environment = merge_environment(command.environment, next);
   due_ = Deadline::after(*options_.standby_after);
@@ -134,7 +136,7 @@ Status Standby::start() {
     theirs.push_back(std::move(pair.theirs));
   }
   file_ = program_file(commands_.front().executable);
-  LOCKSTEP_ASSIGN_OR_RETURN(ProcessTree tree, ProcessTree::begin(commands_));
+  LOCKSTEP_ASSIGN_OR_RETURN(ProcessTree tree, ProcessTree::begin(commands_, error_files_->folder()));
   tree_.emplace(std::move(tree));
   return {};
 }

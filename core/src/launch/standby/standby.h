@@ -6,6 +6,7 @@
 #pragma once
 
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -53,6 +54,7 @@ class Standby {
   const JobOptions& options_;
   std::optional<Deadline> due_;
   std::vector<Command> commands_;
+  std::shared_ptr<const ErrorFiles> error_files_;
   std::vector<Fd> sockets_;
   std::optional<ProgramFile> file_;
   std::optional<ProcessTree> tree_;

@@ -49,6 +49,7 @@ struct Worker {
 int launcher_socket = -1;
 Worker* workers = nullptr;
 std::uint32_t worker_count = 0;
+const char* launchers_folder = "";
 
 void send_event(EventKind kind, std::uint32_t index, int code, int detail) {
   const Event event{kind, static_cast<std::int32_t>(index), code, detail, monotonic_ns()};
@@ -87,6 +88,8 @@ pid_t read_plan(int fd) {
   workers = static_cast<Worker*>(calloc(worker_count, sizeof(Worker)));
   if (workers == nullptr) give_up(ENOMEM);
   const char* cursor = reinterpret_cast<const char*>(header + 1);
+  launchers_folder = cursor;
+  cursor += header->folder_bytes;
   for (std::uint32_t i = 0; i < worker_count; ++i) {
     const auto* worker = reinterpret_cast<const WorkerHeader*>(cursor);
     const char* text = cursor + sizeof(WorkerHeader);
@@ -134,7 +137,7 @@ void be_first_without_memory() {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != supervisor) _exit(127);
   setsid();
-  for (const int number : {SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGPIPE, SIGXFSZ}) signal(number, SIG_DFL);
+  for (const int number : {SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGPIPE, SIGXFSZ}) signal(number, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -208,7 +211,18 @@ void note_child(pid_t pid, int status) {
   send_event(EventKind::kEmpty, 0, 0, 0);
   _exit(0);
 }
-[[noreturn]] void end_everything() {
+
+// Files that are of no use without the launcher.
+void remove_launchers_folder() {
+  DIR* const folder = opendir(launchers_folder);
+  if (folder == nullptr) return;
+  while (const dirent* entry = readdir(folder)) unlinkat(dirfd(folder), entry->d_name, 0);
+  closedir(folder);
+  rmdir(launchers_folder);
+}
+
+[[noreturn]] void end_without_launcher() {
+  remove_launchers_folder();
   end_everything(-1);
 }
 
@@ -216,7 +230,7 @@ void take_order() {
   Order order{};
   const ssize_t size = recv(launcher_socket, &order, sizeof order, MSG_DONTWAIT);
   if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  if (size != static_cast<ssize_t>(sizeof order)) end_everything();
+  if (size != static_cast<ssize_t>(sizeof order)) end_without_launcher();
   if (order.kind == OrderKind::kEnd) end_everything(order.limit_ms);
   for (std::uint32_t i = 0; i < worker_count; ++i) {
     if (workers[i].pid == 0) continue;
@@ -245,7 +259,7 @@ bool handle_events(int epoll, int signal_fd, int timeout_ms) {
   bool child_exited = false;
   for (int i = 0; i < count; ++i) {
     const std::uint64_t tag = events[i].data.u64;
-    if (tag == kLauncherTag) end_everything();
+    if (tag == kLauncherTag) end_without_launcher();
     if (tag == kSocketTag) {
       take_order();
     } else if (tag == kSignalTag) {
@@ -295,13 +309,16 @@ int main(int argc, char** argv) {
   sigemptyset(&watched);
   sigaddset(&watched, SIGCHLD);
   sigset_t blocked = watched;
-  for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2}) sigaddset(&blocked, number);
+  for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) sigaddset(&blocked, number);
   sigprocmask(SIG_SETMASK, &blocked, nullptr);
   signal(SIGCHLD, SIG_DFL);
   const int epoll = epoll_create1(EPOLL_CLOEXEC);
   const int signal_fd = signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
   const int launcher_fd = open_pidfd(launcher);
-  if (getppid() != launcher) return 0;  // the launcher died before we could watch it
+  if (getppid() != launcher) {  // it died before we could watch it
+    remove_launchers_folder();
+    return 0;
+  }
   watch(epoll, launcher_socket, kSocketTag);
   watch(epoll, signal_fd, kSignalTag);
   watch(epoll, launcher_fd, kLauncherTag);
@@ -310,7 +327,7 @@ int main(int argc, char** argv) {
     const int error_number = start(workers[i], epoll);
     if (error_number != 0) {
       send_event(EventKind::kStartFailed, i, 0, error_number);
-      end_everything();
+      end_everything(-1);
     }
     send_event(EventKind::kStarted, i, 0, workers[i].pid);
   }

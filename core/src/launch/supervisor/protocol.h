@@ -14,12 +14,14 @@
 
 namespace lockstep::launch::supervisor {
 
-// The memfd holds a PlanHeader, then for each worker a WorkerHeader and NUL-terminated strings: the executable's path,
-// `argument_count` arguments (the first is the program's name), `environment_count` entries "NAME=value". The strings
-// of a worker take `string_bytes`, padded to a multiple of 8.
+// The memfd holds a PlanHeader, the path of the folder that the supervisor removes if the launcher dies (empty: none),
+// then for each worker a WorkerHeader and NUL-terminated strings: the executable's path, `argument_count` arguments
+// (the first is the program's name), `environment_count` entries "NAME=value". The strings of a worker take
+// `string_bytes`, padded to a multiple of 8.
 struct PlanHeader {
   std::int32_t launcher_pid;
   std::uint32_t worker_count;
+  std::uint64_t folder_bytes;  // of the path with its NUL, padded to a multiple of 8
 };
 
 struct WorkerHeader {

@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/number_text.h"
 #include "lockstep/store/file_store.h"
 #include "lockstep/store/hash_store.h"
 #include "lockstep/store/prefix_store.h"
@@ -13,6 +14,7 @@
 #include "store/membership/init_method.h"
 #include "store/membership/join_group.h"
 #include "store/membership/refuse_rendezvous.h"
+#include "store/tcp/session.h"
 
 namespace lockstep::comm {
 
@@ -31,10 +33,33 @@ class RendezvousSession {
     world_size_ = world_size;
   }
 
+  // From joined() on: the store is to tell the others when this rank ends.
+  Status leave_will(const TcpStoreOptions& server, Deadline deadline) {
+    gone_list_ = prefix_ + "/gone";
+    LOCKSTEP_ASSIGN_OR_RETURN(watched_, StoreSession::connect(server, deadline, /*interrupt_fd=*/-1));
+    return watched_.leave_will(gone_list_, std::to_string(rank_), kSilence);
+  }
+
+  Result<std::vector<int>> gone() const {
+    std::vector<int> ranks;
+    if (gone_list_.empty()) return ranks;
+    LOCKSTEP_ASSIGN_OR_RETURN(const bool any, store_->check({&gone_list_, 1}));
+    if (!any) return ranks;
+    LOCKSTEP_ASSIGN_OR_RETURN(const Bytes count, store_->get(gone_list_, Deadline::after(kAnswerTime)));
+    std::vector<std::string> keys;
+    for (int number = 1; number <= number_from_text<int>(count).value_or(0); ++number) {
+      keys.push_back(fmt::format("{}/{}", gone_list_, number));
+    }
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto values, store_->multi_get(keys, Deadline::after(kAnswerTime)));
+    for (const Bytes& value : values) ranks.push_back(number_from_text<int>(value).value_or(-1));
+    return ranks;
+  }
+
   Status release(std::chrono::milliseconds wait) {
     Status left;
     const std::string round = std::exchange(prefix_, {});
     if (!round.empty()) left = leave_group(*store_, round, rank_, Deadline::after(kLeaveTime));
+    watched_ = StoreSession();
     const auto server = std::exchange(server_, nullptr);
     const bool deserted = server == nullptr || wait_for_others(*server, round, Deadline::after(wait));
     if (client_ != nullptr) client_->close();
@@ -61,9 +86,15 @@ class RendezvousSession {
   static constexpr auto kLookEvery = std::chrono::milliseconds(1);
   // A store that hangs must not delay anybody who leaves. A store that is only slow still gets the message.
   static constexpr auto kLeaveTime = std::chrono::milliseconds(300);
+  // The values are in the store.
+  static constexpr auto kAnswerTime = std::chrono::seconds(5);
+  // As between the ranks themselves (docs/environment.md, UCX_TCP_KEEPIDLE).
+  static constexpr auto kSilence = std::chrono::seconds(5);
   std::unique_ptr<TcpStoreServer> server_;
   std::shared_ptr<TcpStore> client_;  // the same object as store_, when this session made it
   std::shared_ptr<Store> store_;
+  StoreSession watched_;   // the store sees this rank's end by it; not connected in a group of one machine
+  std::string gone_list_;  // of ranks, in the store; empty: nobody left a will
   std::string prefix_;
   int rank_ = 0;
   int world_size_ = 1;
@@ -149,6 +180,11 @@ void let_others_learn(Store& store, const RendezvousPlan& plan, Deadline patienc
   if (round.ok()) wait_until_left(store, round.value(), plan.world_size, patience);
 }
 
+bool spans_machines(const std::vector<Member>& members) {
+  return std::any_of(members.begin(), members.end(),
+                     [&](const Member& member) { return member.machine != members.front().machine; });
+}
+
 Result<Rendezvous> join_on(SessionPtr session, const RendezvousPlan& plan, Deadline deadline) {
   auto joined = join_group(*session->store(), plan.base, plan.rank, plan.world_size, deadline);
   if (!joined.ok()) {
@@ -159,6 +195,10 @@ Result<Rendezvous> join_on(SessionPtr session, const RendezvousPlan& plan, Deadl
     return joined.status().with_context(fmt::format("rendezvous of rank {} of {}", plan.rank, plan.world_size));
   }
   session->joined(joined->prefix, plan.rank, plan.world_size);
+  if (plan.method == Method::kTcp && spans_machines(joined->members)) {
+    // Without it the group works, but the others may not see this rank's end.
+    static_cast<void>(session->leave_will(client_options(plan, plan.endpoint), at_most(deadline, kProbeTimeout)));
+  }
   auto store = std::make_shared<PrefixStore>(joined->prefix + "/store", session->store());
   return Rendezvous{std::move(store), plan.rank, plan.world_size, std::move(joined->members), std::move(session)};
 }
@@ -182,6 +222,10 @@ Result<Rendezvous> join_next_world(const RendezvousPlan& plan, Result<Rendezvous
 
 Status Rendezvous::release(std::chrono::milliseconds wait) {
   return session == nullptr ? Status() : session->release(wait);
+}
+
+Result<std::vector<int>> Rendezvous::gone() const {
+  return session == nullptr ? Result<std::vector<int>>(std::vector<int>()) : session->gone();
 }
 
 Result<Rendezvous> rendezvous(const RendezvousOptions& options) {

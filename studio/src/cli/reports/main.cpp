@@ -139,9 +139,10 @@ int main(int argc, char** argv) {
   scaling->add_flag("--strong", arguments.strong, "All processes share a fixed amount of work. The default")
       ->excludes(weak);
   scaling->add_option("-o,--out", arguments.out, "Folder for the table, the plot and the runs. Default: scaling");
-  // What is after "--" is the program, whatever it looks like.
+  // What is after the "--" of scaling is the program, whatever it looks like.
   const std::vector<std::string> words(argv + 1, argv + argc);
-  const auto dashes = std::find(words.begin(), words.end(), "--");
+  const bool is_scaling = !words.empty() && words.front() == scaling->get_name();
+  const auto dashes = is_scaling ? std::find(words.begin(), words.end(), "--") : words.end();
   try {
     lockstep::cli::parse_words(app, {words.begin(), dashes});
   } catch (const CLI::ParseError& error) {
