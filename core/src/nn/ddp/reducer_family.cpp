@@ -83,6 +83,7 @@ void Reducer::Impl::start_family() {
 // place for the wait: in a backward pass, collectives of the program may lie before the family's first gradient on one
 // rank, and behind it on another one.
 void Reducer::Impl::settle_family() {
+  if (family_version.load(std::memory_order_relaxed) != nn_detail::users_version()) find_family();
   if (!state.has_family.load(std::memory_order_relaxed)) return;
   std::vector<std::weak_ptr<Impl>> all;
   {
