@@ -158,7 +158,7 @@ class FolderReader {
 
   torch::Tensor chunk_tensor(const DcpChunk& chunk, torch::ScalarType dtype) {
     require_torch_save(chunk.place);
-    const c10::IValue value = read_torch_bytes(bytes_at(chunk.place), torch::kCPU);
+    const c10::IValue value = read_torch_bytes(bytes_at(chunk.place), torch::kCPU, allowance_);
     if (const std::string* what = foreign_text(value)) {
       throw CheckpointError(ErrorCode::kUnsupported, fmt::format("a chunk is {}{}", *what, kForeignRefused));
     }
@@ -173,7 +173,7 @@ class FolderReader {
 
   c10::IValue object(const DcpPlace& place) {
     require_held(place);
-    return read_torch_bytes(bytes_at(place), device_, changes_);
+    return read_torch_bytes(bytes_at(place), device_, allowance_, changes_);
   }
 
   // Throws when the file does not have these bytes, or when all places together have more bytes than their files: then
@@ -199,6 +199,7 @@ class FolderReader {
   fs::path folder_;
   torch::Device device_;
   TypeChanges* changes_;  // may be null
+  ReadAllowance allowance_;
   std::map<std::string, FileBytes> open_;
   std::set<std::string> seen_;
   std::uint64_t available_ = 0;

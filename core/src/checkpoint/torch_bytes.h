@@ -7,12 +7,14 @@
 #include <filesystem>
 
 #include "checkpoint/python/file_bytes.h"
+#include "checkpoint/python/read_allowance.h"
 #include "value_builder.h"
 
 namespace lockstep::checkpoint {
 
 // Throws CheckpointError without a path. `changes` may be null.
-c10::IValue read_torch_bytes(const FileBytes& file, torch::Device device, TypeChanges* changes = nullptr);
+c10::IValue read_torch_bytes(const FileBytes& file, torch::Device device, ReadAllowance& allowance,
+                             TypeChanges* changes = nullptr);
 
 // read_torch_file() and read_distributed_checkpoint() that note which types have changed.
 c10::IValue read_torch_file(const std::filesystem::path& path, torch::Device map_location, TypeChanges* changes);

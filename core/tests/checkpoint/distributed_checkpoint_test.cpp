@@ -227,6 +227,17 @@ TEST_F(DistributedCheckpoints, WithChunksThatDoNotFitAreRefused) {
   expect_error(ErrorCode::kCorrupt, "fewer bytes", vast);
 }
 
+// Each part asks for 240 MB, which a file alone may.
+TEST_F(DistributedCheckpoints, ShareTheMemoryOfTheirParts) {
+  const std::string lists = "](" + std::string(1'300'000, ']') + "e";
+  Parts parts;
+  parts.add_pickle("a", lists);
+  write(parts);
+  read();
+  parts.add_pickle("b", lists);
+  expect_error(ErrorCode::kCorrupt, "\"b\": damaged", parts);
+}
+
 TEST_F(DistributedCheckpoints, WithHostilePlacesAreRefused) {
   for (const char* name : {"../__0_0.distcp", "/etc/passwd", "..", ""}) {
     Parts parts = small();

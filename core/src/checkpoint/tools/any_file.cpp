@@ -118,7 +118,9 @@ AnyFile read_tensors(const fs::path& path, Checksum checksum) {
 
 // The writer may have calculated no CRCs (torch.serialization.set_crc32_options(False)).
 std::string checked_in_zip(const fs::path& path) {
-  const std::vector<ZipEntry> entries = in_context(path.native(), [&] { return read_zip_directory(FileBytes(path)); });
+  ReadAllowance allowance;
+  const std::vector<ZipEntry> entries =
+      in_context(path.native(), [&] { return read_zip_directory(FileBytes(path), allowance); });
   const bool all = std::all_of(entries.begin(), entries.end(),
                                [](const ZipEntry& entry) { return entry.crc != 0 || entry.size == 0; });
   return all ? "the CRC-32 of each part" : "its structure; it has parts without a checksum";
