@@ -31,19 +31,18 @@ const void* first_parameter(const torch::optim::Optimizer& optimizer) {
 
 }  // namespace
 
-void Checkpoint::require_first(const void*& added, const void* now, const char* what) {
-  if (added != nullptr && added != now) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          fmt::format("{} has another {} already, which this one would overwrite: put each into a "
-                                      "checkpoint of its own",
-                                      origin_, what));
-  }
-  added = now;
+void Checkpoint::require_no_other(const void* added, const void* now, const char* what) const {
+  if (added == nullptr || added == now) return;
+  throw CheckpointError(ErrorCode::kInvalidArgument,
+                        fmt::format("{} has another {} already, which this one would overwrite: put each into a "
+                                    "checkpoint of its own",
+                                    origin_, what));
 }
 
 void Checkpoint::add_model(const torch::nn::Module& model) {
-  require_first(added_.model, &model, "model");
+  require_no_other(added_.model, &model, "model");
   checkpoint::add_model(file_, model);
+  added_.model = &model;  // an error before has added nothing
 }
 
 void Checkpoint::restore_model(torch::nn::Module& model) const {
@@ -51,8 +50,9 @@ void Checkpoint::restore_model(torch::nn::Module& model) const {
 }
 
 void Checkpoint::add_optimizer(const torch::optim::Optimizer& optimizer) {
-  require_first(added_.optimizer, first_parameter(optimizer), "optimizer");
+  require_no_other(added_.optimizer, first_parameter(optimizer), "optimizer");
   checkpoint::add_optimizer(file_, optimizer);
+  added_.optimizer = first_parameter(optimizer);
 }
 
 void Checkpoint::restore_optimizer(torch::optim::Optimizer& optimizer) const {
@@ -60,12 +60,14 @@ void Checkpoint::restore_optimizer(torch::optim::Optimizer& optimizer) const {
 }
 
 void Checkpoint::add_scheduler(const torch::optim::LRScheduler& scheduler) {
-  require_first(added_.scheduler, &scheduler, "scheduler");
+  require_no_other(added_.scheduler, &scheduler, "scheduler");
   checkpoint::add_scheduler(file_, scheduler);
+  added_.scheduler = &scheduler;
 }
 void Checkpoint::add_scheduler(const torch::optim::ReduceLROnPlateauScheduler& scheduler) {
-  require_first(added_.scheduler, &scheduler, "scheduler");
+  require_no_other(added_.scheduler, &scheduler, "scheduler");
   checkpoint::add_scheduler(file_, scheduler);
+  added_.scheduler = &scheduler;
 }
 
 void Checkpoint::restore_scheduler(torch::optim::LRScheduler& scheduler) const {
@@ -76,8 +78,9 @@ void Checkpoint::restore_scheduler(torch::optim::ReduceLROnPlateauScheduler& sch
 }
 
 void Checkpoint::add_scheduler_state(const void* scheduler, const std::type_info& type, const c10::IValue& state) {
-  require_first(added_.scheduler, scheduler, "scheduler");
+  require_no_other(added_.scheduler, scheduler, "scheduler");
   checkpoint::add_scheduler(file_, type, state);
+  added_.scheduler = scheduler;
 }
 
 c10::IValue Checkpoint::scheduler_state(const std::type_info& type) const {

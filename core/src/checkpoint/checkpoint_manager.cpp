@@ -12,6 +12,7 @@
 #include <exception>
 #include <set>
 #include <system_error>
+#include <utility>
 
 #include "base/number_text.h"
 #include "error_context.h"
@@ -80,7 +81,7 @@ CheckpointManager::~CheckpointManager() {
 }
 
 void CheckpointManager::take_folder() {
-  if (writer_lock_ != nullptr && writer_lock_->is_this_process()) return;
+  if (writer_lock_ != nullptr && writer_lock_->is_held()) return;
   Result<std::shared_ptr<WriterLock>> lock = WriterLock::take(folder_);
   if (!lock.ok()) throw CheckpointError(lock.status().code(), lock.status().message());
   writer_lock_ = std::move(lock).value();
@@ -94,17 +95,21 @@ void CheckpointManager::save(std::int64_t step, const Checkpoint& checkpoint, st
   state.file_.metadata["step"] = text_of(step);
   state.file_.metadata.erase("metric");
   if (metric) state.file_.metadata["metric"] = text_of(*metric);
-  if (!options_.asynchronous) return write(step, state);
+  std::shared_ptr<const SaveTurn> turn = writer_lock_->next_turn();
+  if (!options_.asynchronous) return write(step, state, *turn);
   // No save is in progress: the memory of the last one's copies is free.
   Staged staged = stage(checkpoint.file_.tensors, copies_, options_.overlap_copy, checkpoint.origin_);
   state.file_.tensors = std::move(staged.tensors);
-  save_in_thread(step, std::move(state), std::move(staged.pending));
+  save_in_thread(step, std::move(state), std::move(staged.pending), std::move(turn));
 }
 
-void CheckpointManager::save_in_thread(std::int64_t step, Checkpoint state, std::vector<PendingCopy> pending) {
+void CheckpointManager::save_in_thread(std::int64_t step, Checkpoint state, std::vector<PendingCopy> pending,
+                                       std::shared_ptr<const SaveTurn> turn) {
   const auto copied = std::make_shared<std::promise<void>>();
   std::future<void> are_copied = copied->get_future();
-  auto work = [this, step, state = std::move(state), pending = std::move(pending), copied]() mutable {
+  auto work = [this, step, state = std::move(state), pending = std::move(pending), copied,
+               turn = std::move(turn)]() mutable {
+    const auto until_the_end = std::move(turn);  // the save's future keeps this function for longer
     const auto release = [&] {
       pending.clear();  // the training's tensors
       copied->set_value();
@@ -117,7 +122,7 @@ void CheckpointManager::save_in_thread(std::int64_t step, Checkpoint state, std:
     }
     release();
     lower_priority();
-    write(step, state);
+    write(step, state, *until_the_end);
   };
   Result<std::shared_ptr<Saving>> saving = start_saving(std::move(work), std::move(are_copied));
   if (!saving.ok()) {
@@ -137,7 +142,8 @@ void CheckpointManager::wait() {
   saving->reported.exchange(true) ? saving->result.wait() : saving->result.get();
 }
 
-void CheckpointManager::write(std::int64_t step, const Checkpoint& checkpoint) {
+void CheckpointManager::write(std::int64_t step, const Checkpoint& checkpoint, const SaveTurn& turn) {
+  turn.wait();
   remove_abandoned();
   checkpoint.save(path_of(step));
   set_aside_higher(step);  // after the save: a save that fails, or a kill, leaves them
@@ -179,8 +185,9 @@ void CheckpointManager::set_aside_higher(std::int64_t step) {
 // Removes temporary files of writers that were killed.
 void CheckpointManager::remove_abandoned() {
   std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder_, ignored)) {
-    const fs::path& path = entry.path();
+  std::error_code listed;
+  for (fs::directory_iterator entry(folder_, listed), end; !listed && entry != end; entry.increment(listed)) {
+    const fs::path& path = entry->path();
     if (path.extension() == AtomicFile::kTemporarySuffix && step_of_checkpoint(path.stem().native()))
       fs::remove(path, ignored);
   }

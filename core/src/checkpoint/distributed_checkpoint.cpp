@@ -62,16 +62,29 @@ void require_inside(const DcpChunk& chunk, const std::vector<std::int64_t>& size
                       fmt::join(chunk.offsets, ", "), fmt::join(sizes, ", ")));
 }
 
+// Where a value is: ["list"][1]["lr"].
+std::string place_of(const std::vector<DcpMetadata::Step>& path) {
+  std::string place;
+  for (const DcpMetadata::Step& step : path) {
+    const auto* const index = std::get_if<std::int64_t>(&step);
+    place += index != nullptr ? fmt::format("[{}]", *index) : key_place(std::get<std::string_view>(step));
+  }
+  return place;
+}
+
 class FolderReader {
  public:
-  FolderReader(fs::path folder, torch::Device device) : folder_(std::move(folder)), device_(device) {}
+  FolderReader(fs::path folder, torch::Device device, TypeChanges* changes)
+      : folder_(std::move(folder)), device_(device), changes_(changes) {}
 
   c10::IValue read() {
     const DcpMetadata metadata(open_metadata());
     NestedValue nested;
     for (const DcpMetadata::Entry& entry : metadata.entries()) {
       in_context(fmt::format("\"{}\"", printable(entry.name.substr(0, kShown))), [&] {
-        nested.add(metadata.path(entry),
+        const std::vector<DcpMetadata::Step> path = metadata.path(entry);
+        if (changes_ != nullptr) changes_->set_base(place_of(path));
+        nested.add(path,
                    entry.is_tensor ? c10::IValue(tensor(metadata, entry).to(device_)) : object(metadata.place(entry)));
       });
     }
@@ -145,7 +158,7 @@ class FolderReader {
 
   torch::Tensor chunk_tensor(const DcpChunk& chunk, torch::ScalarType dtype) {
     require_torch_save(chunk.place);
-    const c10::IValue value = read_torch_bytes(bytes_at(chunk.place), torch::kCPU);
+    const c10::IValue value = read_torch_bytes(bytes_at(chunk.place), torch::kCPU, allowance_);
     if (const std::string* what = foreign_text(value)) {
       throw CheckpointError(ErrorCode::kUnsupported, fmt::format("a chunk is {}{}", *what, kForeignRefused));
     }
@@ -160,7 +173,7 @@ class FolderReader {
 
   c10::IValue object(const DcpPlace& place) {
     require_held(place);
-    return read_torch_bytes(bytes_at(place), device_);
+    return read_torch_bytes(bytes_at(place), device_, allowance_, changes_);
   }
 
   // Throws when the file does not have these bytes, or when all places together have more bytes than their files: then
@@ -185,6 +198,8 @@ class FolderReader {
 
   fs::path folder_;
   torch::Device device_;
+  TypeChanges* changes_;  // may be null
+  ReadAllowance allowance_;
   std::map<std::string, FileBytes> open_;
   std::set<std::string> seen_;
   std::uint64_t available_ = 0;
@@ -194,7 +209,11 @@ class FolderReader {
 }  // namespace
 
 c10::IValue read_distributed_checkpoint(const fs::path& folder, torch::Device map_location) {
-  return in_context(folder.native(), [&] { return FolderReader(folder, map_location).read(); });
+  return read_distributed_checkpoint(folder, map_location, nullptr);
+}
+
+c10::IValue read_distributed_checkpoint(const fs::path& folder, torch::Device map_location, TypeChanges* changes) {
+  return in_context(folder.native(), [&] { return FolderReader(folder, map_location, changes).read(); });
 }
 
 }  // namespace lockstep::checkpoint

@@ -80,8 +80,8 @@ void note(Records& records, const StorageFields& fields, const ZipEntry& entry) 
 // The zip format: ROOT/data.pkl has the values, ROOT/data/KEY the bytes of a storage.
 class ZipFile {
  public:
-  explicit ZipFile(const FileBytes& file) : file_(file) {
-    for (ZipEntry& entry : read_zip_directory(file)) {
+  ZipFile(const FileBytes& file, ReadAllowance& allowance) : file_(file), allowance_(allowance) {
+    for (ZipEntry& entry : read_zip_directory(file, allowance)) {
       if (root_.empty()) root_ = entry.name.substr(0, entry.name.find('/'));
       entries_.emplace(entry.name, std::move(entry));
     }
@@ -100,7 +100,7 @@ class ZipFile {
   c10::IValue read(torch::Device device, TypeChanges* changes) const {
     const FileBytes pickle(text(*find("data.pkl")));
     PickleInput input(pickle, 0, pickle.size());
-    const PickleGraph graph = read_pickle(input);
+    const PickleGraph graph = read_pickle(input, allowance_);
     Records records;
     for_each_storage(graph, [&](const StorageFields& fields) { note(records, fields, storage(fields)); });
     return build(file_, graph, records, device, changes);
@@ -129,6 +129,7 @@ class ZipFile {
   }
 
   const FileBytes& file_;
+  ReadAllowance& allowance_;
   std::string root_;
   std::map<std::string, ZipEntry> entries_;
 };
@@ -155,19 +156,20 @@ const PickleValue* find_key(const PickleGraph& graph, std::string_view key) {
   return nullptr;
 }
 
-c10::IValue read_legacy(const FileBytes& file, std::size_t begin, torch::Device device, TypeChanges* changes) {
+c10::IValue read_legacy(const FileBytes& file, std::size_t begin, torch::Device device, ReadAllowance& allowance,
+                        TypeChanges* changes) {
   constexpr std::int64_t kVersion = 1001;
   PickleInput input(file, begin, file.size());
-  const PickleGraph version = read_pickle(input);
+  const PickleGraph version = read_pickle(input, allowance);
   if (version.at(version.root).kind != PickleKind::kInt || version.at(version.root).integer != kVersion) {
     damaged(fmt::format("the format's version is not {}", kVersion));
   }
-  const PickleGraph machine = read_pickle(input);
+  const PickleGraph machine = read_pickle(input, allowance);
   if (const PickleValue* little = find_key(machine, "little_endian"); little != nullptr && little->integer == 0) {
     throw CheckpointError(ErrorCode::kUnsupported, "it was written on a big-endian machine");
   }
-  const PickleGraph graph = read_pickle(input);
-  const PickleGraph keys = read_pickle(input);
+  const PickleGraph graph = read_pickle(input, allowance);
+  const PickleGraph keys = read_pickle(input, allowance);
   if (keys.at(keys.root).kind != PickleKind::kList) damaged("it has no list of storages");
 
   std::map<std::string, StorageFields> wanted;
@@ -206,11 +208,13 @@ c10::IValue read_legacy(const FileBytes& file, std::size_t begin, torch::Device 
 
 }  // namespace
 
-c10::IValue read_torch_bytes(const FileBytes& file, torch::Device device, TypeChanges* changes) {
+c10::IValue read_torch_bytes(const FileBytes& file, torch::Device device, ReadAllowance& allowance,
+                             TypeChanges* changes) {
   std::string head(static_cast<std::size_t>(std::min<std::uint64_t>(file.size(), kHeadBytes)), '\0');
   file.read(0, head.data(), head.size());
-  if (head.starts_with("PK")) return ZipFile(file).read(device, changes);
-  if (const std::size_t begin = end_of_legacy_magic(head); begin != 0) return read_legacy(file, begin, device, changes);
+  if (head.starts_with("PK")) return ZipFile(file, allowance).read(device, changes);
+  if (const std::size_t begin = end_of_legacy_magic(head); begin != 0)
+    return read_legacy(file, begin, device, allowance, changes);
   if (head.starts_with('\x80')) {
     throw CheckpointError(ErrorCode::kUnsupported, "it is a pickle, but torch.save has not written it");
   }
@@ -227,7 +231,8 @@ c10::IValue read_torch_file(const std::filesystem::path& path, torch::Device map
 c10::IValue read_torch_file(const std::filesystem::path& path, torch::Device map_location, TypeChanges* changes) {
   const FileBytes file(path);
   return in_context(path.native(), [&] {
-    c10::IValue value = read_torch_bytes(file, map_location, changes);
+    ReadAllowance allowance;
+    c10::IValue value = read_torch_bytes(file, map_location, allowance, changes);
     if (const std::string* what = foreign_text(value)) {
       throw CheckpointError(ErrorCode::kUnsupported, fmt::format("it is {}{}", *what, kForeignRefused));
     }

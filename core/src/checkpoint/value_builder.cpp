@@ -30,10 +30,6 @@ struct Silent final : c10::WarningHandler {
   void process(const c10::Warning& /*unused*/) override {}
 };
 
-std::string key_place(std::string_view key) {
-  return fmt::format("[\"{}\"]", printable(key.substr(0, kShownKey)));
-}
-
 class ValueBuilder {
  public:
   ValueBuilder(const PickleGraph& graph, const std::function<c10::Storage(const StorageFields&)>& storage_of,
@@ -364,13 +360,18 @@ class ValueBuilder {
 
 }  // namespace
 
+std::string key_place(std::string_view key) {
+  return fmt::format("[\"{}\"]", printable(key.substr(0, kShownKey)));
+}
+
 TypeChanges::TypeChanges(std::string_view entry) : under_(entry.empty() ? "" : key_place(entry)) {}
 
 void TypeChanges::add(const char* what, const std::string& place) {
   constexpr std::size_t kFirst = 8;
-  if (!place.starts_with(under_)) return;
+  const std::string whole = base_ + place;
+  if (!whole.starts_with(under_)) return;
   Places& places = changes_[what];
-  if (++places.count <= kFirst) places.first.push_back(place.empty() ? "all" : place);
+  if (++places.count <= kFirst) places.first.push_back(whole.empty() ? "all" : whole);
 }
 
 std::vector<std::string> TypeChanges::lines() const {

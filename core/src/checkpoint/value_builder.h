@@ -8,6 +8,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/python/pickle_graph.h"
@@ -20,6 +21,8 @@ class TypeChanges {
  public:
   // `entry`: the key of the dict to which the changes belong; "" for all.
   explicit TypeChanges(std::string_view entry = "");
+  // Says where the next values are, if they are parts of a larger value: ["model"]["size"].
+  void set_base(std::string place) { base_ = std::move(place); }
   void add(const char* what, const std::string& place);
   // A line for each kind of change, with the first places.
   std::vector<std::string> lines() const;
@@ -30,8 +33,12 @@ class TypeChanges {
     std::vector<std::string> first;
   };
   std::string under_;
+  std::string base_;
   std::map<std::string, Places> changes_;
 };
+
+// The place of a dict's value: ["key"].
+std::string key_place(std::string_view key);
 
 // Makes the root's value. What cannot be read in it is a foreign value (foreign_value.h). `storage_of` returns the
 // memory of a storage, which has at least `bytes` bytes. Throws CheckpointError; its message begins with the place of

@@ -148,7 +148,7 @@ Result<std::shared_ptr<WriterLock>> WriterLock::take(const fs::path& folder, std
   MutexLock lock(held().mutex);
   std::weak_ptr<WriterLock>& known = held().locks[{about.st_dev, about.st_ino}];
   std::shared_ptr<WriterLock> mine = known.lock();
-  if (mine != nullptr && mine->is_this_process() && is_at(mine->path_, mine->fd_.get())) return mine;
+  if (mine != nullptr && mine->is_held()) return mine;
   const fs::path path = absolute / kName;
   LOCKSTEP_ASSIGN_OR_RETURN(Fd fd, lock_file(path, patience));
   mine.reset(new WriterLock(path, std::move(fd)));
@@ -157,9 +157,19 @@ Result<std::shared_ptr<WriterLock>> WriterLock::take(const fs::path& folder, std
 }
 
 WriterLock::~WriterLock() {
-  if (!is_this_process()) return;
   // While it is locked: whoever opened it before sees afterwards that its file has no name any more.
-  if (is_at(path_, fd_.get())) ::unlink(path_.c_str());
+  if (is_held()) ::unlink(path_.c_str());
+}
+
+bool WriterLock::is_held() const {
+  return origin_.is_this_process() && is_at(path_, fd_.get());
+}
+
+std::shared_ptr<const SaveTurn> WriterLock::next_turn() {
+  const MutexLock lock(mutex_);
+  const auto turn = std::make_shared<SaveTurn>(last_turn_);
+  last_turn_ = turn->ended_.get_future();
+  return turn;
 }
 
 }  // namespace lockstep::checkpoint

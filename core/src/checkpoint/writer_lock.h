@@ -3,13 +3,37 @@
 
 #include <chrono>
 #include <filesystem>
+#include <future>
 #include <memory>
+#include <utility>
 
 #include "lockstep/base/fd.h"
 #include "lockstep/base/fork.h"
+#include "lockstep/base/mutex.h"
 #include "lockstep/base/status.h"
 
 namespace lockstep::checkpoint {
+
+// The place of a save in the order of all saves of this process to one folder. The save has ended when its turn is
+// destroyed.
+class SaveTurn {
+ public:
+  explicit SaveTurn(std::shared_future<void> before) : before_(std::move(before)) {}
+  ~SaveTurn() { ended_.set_value(); }
+  SaveTurn(const SaveTurn&) = delete;
+  SaveTurn& operator=(const SaveTurn&) = delete;
+
+  // Blocks until all saves that have begun earlier have ended.
+  void wait() const {
+    if (before_.valid()) before_.wait();
+  }
+
+ private:
+  friend class WriterLock;
+
+  std::shared_future<void> before_;
+  std::promise<void> ended_;
+};
 
 // A lock on the file `.writer` in the folder, which also says who holds it. The kernel takes it from a process that
 // ends, however it ends; an orderly end removes the file. A fork does not have the lock of its parent.
@@ -27,8 +51,12 @@ class WriterLock {
   WriterLock(const WriterLock&) = delete;
   WriterLock& operator=(const WriterLock&) = delete;
 
-  // False in forks of the process that took it.
-  bool is_this_process() const { return origin_.is_this_process(); }
+  // False in forks of the process that took it, and when the folder or the file has been removed or replaced.
+  bool is_held() const;
+
+  // Begins a save. Several managers of this process may save to one folder: without an order they would remove each
+  // other's temporary files, and set aside each other's checkpoints.
+  std::shared_ptr<const SaveTurn> next_turn();
 
  private:
   WriterLock(std::filesystem::path path, Fd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
@@ -36,6 +64,8 @@ class WriterLock {
   const std::filesystem::path path_;
   Fd fd_;
   const Origin origin_;
+  Mutex mutex_;
+  std::shared_future<void> last_turn_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 }  // namespace lockstep::checkpoint

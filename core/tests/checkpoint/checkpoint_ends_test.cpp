@@ -12,6 +12,7 @@
 
 #include "lockstep/base/log.h"
 #include "lockstep/checkpoint/checkpoint_manager.h"
+#include "support/forked.h"
 #include "support/full_disk.h"
 #include "support/other_user.h"
 #include "support/scratch_folder.h"
@@ -19,11 +20,15 @@
 namespace lockstep::checkpoint {
 namespace {
 
+Checkpoint ones_of(std::int64_t elements) {
+  Checkpoint state;
+  state.add_tensors("all", {{"ones", torch::ones({elements})}});
+  return state;
+}
+
 // Large, so that an asynchronous save is still under way when the program ends.
 Checkpoint large_state() {
-  Checkpoint state;
-  state.add_tensors("all", {{"ones", torch::ones({5'000'000})}});
-  return state;
+  return ones_of(5'000'000);
 }
 
 [[noreturn]] void end_with_a_static_manager(const std::filesystem::path& folder) {
@@ -90,6 +95,52 @@ TEST_F(CheckpointEnds, ExitLogsTheErrorOfASave) {
 TEST_F(CheckpointEnds, DestructorsOfStaticObjectsCanSave) {
   EXPECT_EXIT(save_in_a_static_destructor(folder_.path()), testing::ExitedWithCode(0), "^$");
   EXPECT_EQ(latest(), 2);
+}
+
+TEST(CheckpointWriters, OfOneProcessTakeTurns) {
+  const test::ScratchFolder folder;
+  const CheckpointManagerOptions options{.keep_last = 100, .asynchronous = true};
+  CheckpointManager first(folder.path(), options);
+  CheckpointManager second(folder.path(), options);
+  CheckpointManager third(folder.path(), {.keep_last = 100});
+  std::vector<std::int64_t> saved;
+  testing::internal::CaptureStderr();
+  for (std::int64_t step = 0; step < 30; ++step) {
+    saved.push_back(step);
+    if (step % 3 == 0) first.save(step, ones_of(300'000));  // is overtaken by what follows, unless that waits
+    if (step % 3 == 1) second.save(step, ones_of(10));
+    if (step % 3 == 2) third.save(step, ones_of(10));
+  }
+  first.wait();
+  second.wait();
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");  // nothing is set aside
+  EXPECT_EQ(third.steps(), saved);
+}
+
+// The file of the lock leaves with the folder, or somebody has removed it.
+TEST(CheckpointWriters, TakeAReplacedFolderAnew) {
+  const test::ScratchFolder scratch;
+  const std::filesystem::path folder = scratch.path() / "runs";
+  CheckpointManager manager(folder);
+  manager.save(1, ones_of(10));
+  std::filesystem::rename(folder, scratch.path() / "moved");
+  std::filesystem::create_directory(folder);
+  manager.save(2, ones_of(10));
+  const auto code_in_fork = [&] {
+    try {
+      CheckpointManager(folder).take_folder();
+      return ErrorCode::kOk;
+    } catch (const CheckpointError& error) {
+      return error.code();
+    }
+  };
+  EXPECT_EQ(test::in_fork([&] { return static_cast<int>(code_in_fork()); }), static_cast<int>(ErrorCode::kUnavailable));
+  std::filesystem::remove(folder / ".writer");
+  CheckpointManager other(folder);
+  other.save(3, ones_of(10));
+  manager.save(4, ones_of(10));
+  EXPECT_EQ(test::in_fork([&] { return static_cast<int>(code_in_fork()); }), static_cast<int>(ErrorCode::kUnavailable));
+  EXPECT_EQ(manager.steps(), (std::vector<std::int64_t>{2, 3, 4}));
 }
 
 // The folder of another user, or of a file system that is mounted for reading alone.

@@ -387,6 +387,29 @@ TEST(Checkpoint, TwoThingsOfOneNameAreRefused) {
   expect_error(ErrorCode::kInvalidArgument, {"another scheduler"}, [&] { state.add_scheduler(next); });
 }
 
+TEST(Checkpoint, AnAddThatThrowsAddsNothing) {
+  struct TwoOfOneName : torch::nn::Module {
+    TwoOfOneName() {
+      register_module("a", torch::nn::Linear(1, 1));
+      register_buffer("a.weight", torch::ones({1}));
+    }
+  };
+  struct HoldsATensor {
+    c10::IValue state_dict() const { return torch::ones({1}); }
+    void load_state_dict(const c10::IValue&) {}
+  };
+  Net net;
+  optim::Adam adam(net->parameters());
+  Net other;
+  Checkpoint state;
+  EXPECT_ANY_THROW(state.add_model(TwoOfOneName()));
+  expect_error(ErrorCode::kUnsupported, {}, [&] { state.add_optimizer(optim::LBFGS(other->parameters())); });
+  expect_error(ErrorCode::kUnsupported, {}, [&] { state.add_scheduler(HoldsATensor()); });
+  state.add_model(*net);
+  state.add_optimizer(adam);
+  state.add_scheduler(optim::StepLR(adam, 2));
+}
+
 // As before types were stored.
 TEST(Checkpoint, ReadsTensorsAndValuesOfOlderFiles) {
   const test::ScratchFolder folder;

@@ -11,6 +11,7 @@
 #include "checkpoint/dict.h"
 #include "checkpoint/foreign_value.h"
 #include "checkpoint/pickle_file.h"
+#include "checkpoint/tools/tools.h"
 #include "lockstep/checkpoint/errors.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/torch_file.h"
@@ -79,7 +80,10 @@ struct Parts {
   void put(const std::string& name, const std::string& offset, const std::string& file, const c10::IValue& value) {
     const test::ScratchFolder scratch;
     write_torch_file(scratch.path("value"), value);
-    const std::string bytes = test::read_file(scratch.path() / "value");
+    put_bytes(name, offset, file, test::read_file(scratch.path() / "value"));
+  }
+  void put_bytes(const std::string& name, const std::string& offset, const std::string& file,
+                 const std::string& bytes) {
     add_place(name, offset, file, static_cast<std::int64_t>(files[file].size()),
               static_cast<std::int64_t>(bytes.size()));
     files[file] += bytes;
@@ -94,6 +98,13 @@ struct Parts {
   void add_object(const std::string& name, const c10::IValue& value) {
     about += text(name) + record(kMetadata, "BytesStorageMetadata", "");
     put(name, "", "__0_0.distcp", value);
+  }
+  // `pickle`: the opcodes of a value that no function here writes.
+  void add_pickle(const std::string& name, const std::string& pickle) {
+    about += text(name) + record(kMetadata, "BytesStorageMetadata", "");
+    const test::ScratchFolder scratch;
+    write_pickle_file(scratch.path() / "value", "\x80\x02" + pickle + ".");
+    put_bytes(name, "", "__0_0.distcp", test::read_file(scratch.path() / "value"));
   }
   // A matrix in four boxes, two for each of two ranks.
   void add_boxes(const std::string& name, const torch::Tensor& tensor) {
@@ -166,6 +177,22 @@ TEST_F(DistributedCheckpoints, AreReadAsOneStateDict) {
   EXPECT_TRUE(torch::equal(read_state_dict(folder_.path(), torch::kCPU, "model")["w"], model["w"]));
 }
 
+// As the file that Python's dcp_to_torch_save() makes of it.
+TEST_F(DistributedCheckpoints, ConvertSaysWhichTypesChange) {
+  Parts parts = small();
+  parts.add_pickle("list.2", "}(" + short_text("set") + "\x8f(K\x01\x90" + short_text("by") + "C\x01" + "au");
+  parts.paths += text("list.2") + "(" + text("list") + number(2) + "t";
+  parts.add_pickle("dt", "ctorch\nfloat16\n");
+  write(parts);
+  const auto convert_entry = [&](const std::string& entry) {
+    return convert(folder_.path(), folder_.path("plain.pt"), {.entry = entry});
+  };
+  const std::string text = R"(changed: 1 bytes to str: ["list"][2]["by"])";
+  const std::string set = R"(changed: 1 set to list: ["list"][2]["set"])";
+  EXPECT_EQ(convert_entry(""), (Lines{text, set, R"(changed: 1 torch.dtype to str: ["dt"])"}));
+  EXPECT_EQ(convert_entry("list"), (Lines{text, set}));
+}
+
 TEST_F(DistributedCheckpoints, WithChunksThatDoNotFitAreRefused) {
   const auto two_chunks = [&](const Numbers& first, const Numbers& second, const Numbers& sizes) {
     Parts parts;
@@ -198,6 +225,17 @@ TEST_F(DistributedCheckpoints, WithChunksThatDoNotFitAreRefused) {
   vast.add_about("w", {1 << 20, 1 << 20}, Parts::chunk({0, 0}, {1 << 20, 1 << 20}));
   vast.put("w", Parts::at({0, 0}), "__0_0.distcp", torch::ones({4, 4}));
   expect_error(ErrorCode::kCorrupt, "fewer bytes", vast);
+}
+
+// Each part asks for 240 MB, which a file alone may.
+TEST_F(DistributedCheckpoints, ShareTheMemoryOfTheirParts) {
+  const std::string lists = "](" + std::string(1'300'000, ']') + "e";
+  Parts parts;
+  parts.add_pickle("a", lists);
+  write(parts);
+  read();
+  parts.add_pickle("b", lists);
+  expect_error(ErrorCode::kCorrupt, "\"b\": damaged", parts);
 }
 
 TEST_F(DistributedCheckpoints, WithHostilePlacesAreRefused) {

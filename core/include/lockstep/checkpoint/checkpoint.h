@@ -26,7 +26,8 @@
 //
 // A checkpoint holds one model, one optimizer and one scheduler. Adding a second model is kInvalidArgument; adding the
 // same model again replaces its saved state by its present state. The same holds for optimizers and schedulers.
-// Methods throw CheckpointError. A restore that throws has changed nothing. Not thread-safe.
+// Methods throw CheckpointError. A restore that throws has changed nothing, and a method that adds and throws has added
+// nothing. Not thread-safe.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -171,7 +172,7 @@ class Checkpoint {
   };
 
   const std::string& saved_text(std::string_view name) const;
-  void require_first(const void*& added, const void* now, const char* what);
+  void require_no_other(const void* added, const void* now, const char* what) const;
   void add_scheduler_state(const void* scheduler, const std::type_info& type, const c10::IValue& state);
   c10::IValue scheduler_state(const std::type_info& type) const;
 

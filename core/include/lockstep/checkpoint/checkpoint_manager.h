@@ -5,7 +5,9 @@
 // content.
 //
 // One process writes to a folder (rank 0); any number may read it. The writer holds a lock on the file .writer there,
-// so that two trainings that use one folder by mistake do not remove each other's checkpoints. Not thread-safe.
+// so that two trainings that use one folder by mistake do not remove each other's checkpoints. Several managers of one
+// process may write to one folder: their saves are written one after the other, in the order of their calls. Each
+// removes what its own options do not keep. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -42,6 +44,7 @@ struct CheckpointManagerOptions {
 
 struct PendingCopy;
 struct Saving;
+class SaveTurn;
 class WriterLock;
 
 class CheckpointManager {
@@ -105,8 +108,9 @@ class CheckpointManager {
   using Best = CheckpointManagerOptions::Best;
   using Steps = std::vector<std::int64_t>;
 
-  void save_in_thread(std::int64_t step, Checkpoint state, std::vector<PendingCopy> pending);
-  void write(std::int64_t step, const Checkpoint& checkpoint);
+  void save_in_thread(std::int64_t step, Checkpoint state, std::vector<PendingCopy> pending,
+                      std::shared_ptr<const SaveTurn> turn);
+  void write(std::int64_t step, const Checkpoint& checkpoint, const SaveTurn& turn);
   void remove_unneeded(std::int64_t just_saved);
   void set_aside_higher(std::int64_t step);
   void remove_abandoned();

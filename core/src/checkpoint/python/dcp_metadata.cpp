@@ -62,7 +62,8 @@ std::string shown_name(std::string_view name) {
 
 PickleGraph read_graph(const FileBytes& file) {
   PickleInput input(file, 0, file.size());
-  return read_pickle(input, {find_name, /*refuses_foreign=*/true});
+  ReadAllowance allowance;
+  return read_pickle(input, allowance, {find_name, /*refuses_foreign=*/true});
 }
 
 }  // namespace

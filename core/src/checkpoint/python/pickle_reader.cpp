@@ -31,7 +31,8 @@ constexpr std::uint64_t kDictItemBytes = 72;  // a key, or its value
 
 class PickleReader {
  public:
-  PickleReader(PickleInput& input, const PickleRules& rules) : input_(input), rules_(rules), begin_(input.position()) {}
+  PickleReader(PickleInput& input, ReadAllowance& allowance, const PickleRules& rules)
+      : input_(input), allowance_(allowance), rules_(rules), begin_(input.position()) {}
 
   PickleGraph read() {
     while (true) {
@@ -43,6 +44,7 @@ class PickleReader {
       }
     }
     graph_.root = pop();
+    allowance_.pickled -= memory_ - std::min(memory_, memory_of_bytes());
     return std::move(graph_);
   }
 
@@ -58,9 +60,10 @@ class PickleReader {
                     at_, what));
   }
 
+  std::uint64_t memory_of_bytes() const { return kPicklePerByte * (input_.position() - begin_); }
   void charge(std::uint64_t bytes) {
     memory_ += bytes;
-    if (memory_ > kPickleFree + kPicklePerByte * (input_.position() - begin_)) {
+    if (memory_ > allowance_.pickled + memory_of_bytes()) {
       corrupt(fmt::format("asks for over {} bytes of memory, {} for each of its bytes", memory_, kPicklePerByte));
     }
   }
@@ -379,6 +382,7 @@ class PickleReader {
   }
 
   PickleInput& input_;
+  ReadAllowance& allowance_;
   PickleRules rules_;
   std::uint64_t begin_;  // in the file
   PickleGraph graph_;
@@ -396,8 +400,8 @@ class PickleReader {
 
 }  // namespace
 
-PickleGraph read_pickle(PickleInput& input, const PickleRules& rules) {
-  return PickleReader(input, rules).read();
+PickleGraph read_pickle(PickleInput& input, ReadAllowance& allowance, const PickleRules& rules) {
+  return PickleReader(input, allowance, rules).read();
 }
 
 }  // namespace lockstep::checkpoint

@@ -4,11 +4,11 @@
 
 #include "pickle_graph.h"
 #include "pickle_input.h"
+#include "read_allowance.h"
 
 namespace lockstep::checkpoint {
 
-// Memory that the values may take: kPickleFree bytes, and kPicklePerByte for each byte of the pickle.
-inline constexpr std::uint64_t kPickleFree = std::uint64_t{256} << 20;
+// Memory that the values may take for each byte of the pickle, beside the allowance.
 inline constexpr std::uint64_t kPicklePerByte = 48;
 
 struct PickleRules {
@@ -18,6 +18,7 @@ struct PickleRules {
 
 // Reads one pickle, up to its end mark. Throws CheckpointError without the path, whose text names the byte: kCorrupt
 // for broken bytes and values that take more memory than is allowed; kUnsupported for opcodes that are not known.
-PickleGraph read_pickle(PickleInput& input, const PickleRules& rules = {});
+// Takes what the values need from `allowance`.
+PickleGraph read_pickle(PickleInput& input, ReadAllowance& allowance, const PickleRules& rules = {});
 
 }  // namespace lockstep::checkpoint

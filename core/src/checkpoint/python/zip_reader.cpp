@@ -186,16 +186,17 @@ void require_apart(const std::vector<Listed>& listed) {
 }
 
 // Deflating makes zeros a thousand times smaller, so a short file could ask for any memory.
-void require_bounded(const std::vector<Listed>& listed, std::uint64_t file) {
-  constexpr std::uint64_t kFree = std::uint64_t{64} << 20;
+void require_bounded(const std::vector<Listed>& listed, std::uint64_t file, ReadAllowance& allowance) {
   constexpr std::uint64_t kTimes = 64;
+  const std::uint64_t most = allowance.inflated + kTimes * file;
   std::uint64_t all = 0;
   for (const Listed& one : listed) {
-    if (one.entry.size > kFree + kTimes * file || (all += one.entry.size) > kFree + kTimes * file) {
+    if (one.entry.size > most || (all += one.entry.size) > most) {
       unsupported_zip("the zip file has {} bytes, and would become over {} times as much: save it again in Python",
                       file, kTimes);
     }
   }
+  allowance.inflated -= all - std::min(all, kTimes * file);
 }
 
 void inflate_entry(const FileBytes& file, const ZipEntry& entry, char* out) {
@@ -230,7 +231,7 @@ void inflate_entry(const FileBytes& file, const ZipEntry& entry, char* out) {
 
 }  // namespace
 
-std::vector<ZipEntry> read_zip_directory(const FileBytes& file) {
+std::vector<ZipEntry> read_zip_directory(const FileBytes& file, ReadAllowance& allowance) {
   const Directory directory = find_directory(file);
   const std::string records = bytes_at(file, directory.offset, static_cast<std::size_t>(directory.size));
   std::string_view rest = records;
@@ -240,7 +241,7 @@ std::vector<ZipEntry> read_zip_directory(const FileBytes& file) {
   for (Listed& entry : listed) find_data(file, entry, directory.offset);
   std::sort(listed.begin(), listed.end(), [](const Listed& a, const Listed& b) { return a.header < b.header; });
   require_apart(listed);
-  require_bounded(listed, file.size());
+  require_bounded(listed, file.size(), allowance);
   std::vector<ZipEntry> entries;
   entries.reserve(listed.size());
   for (Listed& one : listed) entries.push_back(std::move(one.entry));

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "file_bytes.h"
+#include "read_allowance.h"
 
 namespace lockstep::checkpoint {
 
@@ -20,9 +21,10 @@ struct ZipEntry {
 
 // Returns the entries by ascending offset. No two of them share a byte or a name, and all lie inside the file, so
 // reading all of them takes no more memory than the file; when they are deflated, as other programs do it, at most 64
-// times as much and 64 MiB. Throws CheckpointError without the path: kCorrupt; kUnsupported for what torch.save never
-// writes and Python does not read (encryption, several disks, other compression), and for more than these 64 times.
-std::vector<ZipEntry> read_zip_directory(const FileBytes& file);
+// times as much and what is left of `allowance`, from which it is taken. Throws CheckpointError without the path:
+// kCorrupt; kUnsupported for what torch.save never writes and Python does not read (encryption, several disks, other
+// compression), and for more than these 64 times.
+std::vector<ZipEntry> read_zip_directory(const FileBytes& file, ReadAllowance& allowance);
 
 // Reads an entry and compares its CRC. Throws CheckpointError without the path: kCorrupt, kIo. `out` has room for
 // entry.size bytes.

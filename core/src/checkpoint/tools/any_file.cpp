@@ -20,7 +20,6 @@
 #include "checkpoint/tensor_file_header.h"
 #include "checkpoint/torch_bytes.h"
 #include "lockstep/checkpoint/checkpoint_manager.h"
-#include "lockstep/checkpoint/distributed_checkpoint.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/torch_file.h"
 
@@ -119,7 +118,9 @@ AnyFile read_tensors(const fs::path& path, Checksum checksum) {
 
 // The writer may have calculated no CRCs (torch.serialization.set_crc32_options(False)).
 std::string checked_in_zip(const fs::path& path) {
-  const std::vector<ZipEntry> entries = in_context(path.native(), [&] { return read_zip_directory(FileBytes(path)); });
+  ReadAllowance allowance;
+  const std::vector<ZipEntry> entries =
+      in_context(path.native(), [&] { return read_zip_directory(FileBytes(path), allowance); });
   const bool all = std::all_of(entries.begin(), entries.end(),
                                [](const ZipEntry& entry) { return entry.crc != 0 || entry.size == 0; });
   return all ? "the CRC-32 of each part" : "its structure; it has parts without a checksum";
@@ -131,15 +132,16 @@ AnyFile read_torch(const fs::path& path, const char* format, const std::string& 
   return {path, format, checked, std::move(value), {}, changes.lines()};
 }
 
+AnyFile read_distributed(const fs::path& path, std::string_view entry) {
+  TypeChanges changes(entry);
+  c10::IValue value = read_distributed_checkpoint(path, torch::kCPU, &changes);
+  const char* const checked = "the CRC-32 of parts that have one; .metadata has no checksum";
+  return {path, "distributed checkpoint", checked, std::move(value), {}, changes.lines()};
+}
+
 AnyFile read_all(const fs::path& path, std::string_view entry, Checksum checksum) {
   switch (file_kind_of(path)) {
-    case FileKind::kDistributed:
-      return {path,
-              "distributed checkpoint",
-              "the CRC-32 of parts that have one; .metadata has no checksum",
-              read_distributed_checkpoint(path),
-              {},
-              {}};
+    case FileKind::kDistributed: return read_distributed(path, entry);
     case FileKind::kTorchZip: return read_torch(path, "torch.save (zip)", checked_in_zip(path), entry);
     case FileKind::kTorchLegacy:
       return read_torch(path, "torch.save (older format)", "its structure; it has no checksum", entry);
