@@ -1,22 +1,81 @@
 #include "shm/hand_over.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <map>
+#include <memory>
 #include <utility>
 
 #include "base/fault_point.h"
 #include "hand_over_side.h"
-#include "known_memory.h"
+#include "lockstep/base/mutex.h"
+#include "memory_file.h"
+#include "segment_table.h"
+#include "shm/arena_view.h"
+#include "shm/mapping.h"
 #include "store/tcp/status_text.h"
 
 namespace lockstep::comm {
 namespace {
 
+using Inode = std::pair<dev_t, ino_t>;
+
+struct Owned {
+  std::weak_ptr<ArenaView> view;
+  std::weak_ptr<Fd> process;
+};
+
+// The memory of other ranks that this process has mapped. The same memory arrives once for each group, or for each rank
+// that is a thread of this process. It is mapped once, and one pidfd of each owner is kept. The key is the file's
+// inode, which is unique on the machine.
+struct Known {
+  Mutex mutex;
+  std::map<Inode, Owned> arenas LOCKSTEP_GUARDED_BY(mutex);
+  std::map<Inode, std::weak_ptr<Mapping>> controls LOCKSTEP_GUARDED_BY(mutex);
+};
+
+Known& known_memory() {
+  static constinit OfProcess<Known> known;
+  return known.get();
+}
+
+Result<Inode> check_file(const Fd& file, std::size_t bytes) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const struct stat info, check_memory_file(file.get(), bytes));
+  return Inode{info.st_dev, info.st_ino};
+}
+
 Result<Peer> make_peer(const Introduction& introduction, Fd arena, Fd process) {
-  LOCKSTEP_ASSIGN_OR_RETURN(KnownArena known,
-                            share_arena(std::move(arena), introduction.first_bytes, std::move(process)));
-  return Peer{std::move(known.view), std::move(known.process), static_cast<int>(introduction.pid)};
+  LOCKSTEP_ASSIGN_OR_RETURN(const Inode inode, check_file(arena, with_table(introduction.first_bytes)));
+  Known& all = known_memory();
+  MutexLock lock(all.mutex);
+  std::erase_if(all.arenas, [](const auto& entry) { return entry.second.view.expired(); });
+  Owned& known = all.arenas[inode];
+  Peer result{known.view.lock(), known.process.lock(), static_cast<int>(introduction.pid)};
+  if (!result.arena || result.arena->first_bytes() != introduction.first_bytes) {
+    LOCKSTEP_ASSIGN_OR_RETURN(result.arena, ArenaView::map(std::move(arena), introduction.first_bytes));
+    known.view = result.arena;
+  }
+  if (!result.process || !result.process->valid()) {
+    result.process = std::make_shared<Fd>(std::move(process));
+    known.process = result.process;
+  }
+  return result;
+}
+
+Result<std::shared_ptr<Mapping>> share_control(const Fd& control, std::size_t bytes) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const Inode inode, check_file(control, bytes));
+  Known& all = known_memory();
+  MutexLock lock(all.mutex);
+  std::erase_if(all.controls, [](const auto& entry) { return entry.second.expired(); });
+  std::weak_ptr<Mapping>& known = all.controls[inode];
+  std::shared_ptr<Mapping> result = known.lock();
+  if (!result || result->bytes() != bytes) {
+    LOCKSTEP_ASSIGN_OR_RETURN(result, Mapping::map(control.get(), bytes));
+    known = result;
+  }
+  return result;
 }
 
 }  // namespace
