@@ -13,6 +13,8 @@ DEV = re.compile(r"\./dev(?: ([a-z_-]+))?((?: [^`|#;)]*)?)")
 # Options come before the program's name, which has a path or an extension, or is lockstep itself.
 RUN = re.compile(r"(?<![\w/])lockstep run((?: +(?!lockstep\b)(?:--?[\w-]+|[\w:,]+))*)")
 PICTURES = re.compile(r"(?<![\w/])lockstep (pack|data \w+)([^`|#;)]*)")
+# A row of a table of options (core/include/lockstep/options/table.h).
+KEY = re.compile(r'\b(?:option|key|key_of_text)\(\s*"([a-z_]+)"')
 SETTING = re.compile(r"-D(LOCKSTEP_\w+)")
 LIST = "tests/documented/commands.txt"
 # The first words of a line that is a command. What a command prints begins otherwise.
@@ -27,6 +29,10 @@ def all_text(root: Path, pattern: str) -> str:
     return "\n".join(path.read_text() for path in sorted(root.glob(pattern)))
 
 
+def declared_options(text: str) -> set:
+    return {"--" + name.replace("_", "-") for name in KEY.findall(text)} | {"--help"}
+
+
 class Known:
     """The commands, options and settings, read where they are defined."""
 
@@ -36,8 +42,9 @@ class Known:
         self.commands = set(re.findall(r"^  ([a-z]+) ", self.help, re.MULTILINE))
         self.commands |= set(re.findall(r"^  ([a-z]+)$", self.help, re.MULTILINE))
         self.dev = set(OPTION.findall(self.help))
-        self.run = set(OPTION.findall(all_text(root, "core/src/cli/*_options.cpp"))) | {"--help"}
-        self.pictures = set(OPTION.findall(all_text(root, "vision/src/cli/pictures/*.cpp"))) | {"--help"}
+        self.run = declared_options(all_text(root, "core/src/cli/run_options.cpp") +
+                                    all_text(root, "core/src/options/table.cpp"))
+        self.pictures = declared_options(all_text(root, "vision/src/cli/pictures/*.cpp"))
         self.settings = set(re.findall(r"LOCKSTEP_\w+", all_text(root, "CMakeLists.txt") + all_text(root, "cmake/*") +
                                        all_text(root, "**/tests/**/CMakeLists.txt")))
 

@@ -5,37 +5,43 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
-#include "cli/node_options.h"
 #include "launch/agent.h"
+#include "launch/nodes/hosts_job.h"
 #include "lockstep/base/status.h"
-
-namespace CLI {  // NOLINT(readability-identifier-naming): as the library spells it
-class App;
-}
+#include "lockstep/options/table.h"
+#include "site/devices.h"
 
 namespace lockstep::cli {
 
-// The option values as the user typed them.
-struct RunArguments {
+// What the options say. An option that means the same in every job is in `job` at once.
+struct RunOptions {
+  launch::JobOptions job{};
   std::string nproc_per_node = "1";
-  NodeArguments nodes;
-  std::string role = "default";
-  int max_restarts = 0;
-  std::string standby = "3";
-  double monitor_interval = 0.1;
-  double grace_seconds = 5;
   bool no_pin = false;
-  std::string log_dir;
-  std::string redirects = "0";
-  std::string tee = "0";
-  std::string local_ranks_filter;
+
+  std::string nnodes = "1";
+  std::optional<int> node_rank{};
+  bool standalone = false;
+  std::string master_addr{};
+  std::optional<int> master_port{};
+  std::string rdzv_endpoint{};
+  std::optional<std::string> rdzv_backend{};
+  std::string rdzv_conf{};
+  std::string hosts{};
+  std::string ssh = "ssh -o BatchMode=yes";
+
+  std::string devices{};  // empty: the launcher chooses no GPUs
+  std::vector<int> device_ids{};
+  std::string visible_devices = "own";
+
+  double monitor_interval = 0.1;
   bool dry_run = false;
   bool module = false;
   bool no_python = false;
-  std::vector<std::string> options;  // all of them, as typed
-  std::vector<std::string> program;  // the program and its arguments
+  std::vector<std::string> program{};  // the program and its arguments
 };
 
 // The processors of this machine, for --nproc-per-node.
@@ -44,8 +50,8 @@ struct Machine {
   int gpus = 0;
 };
 
-// Adds the options of `run` to a command. After parsing, command.remaining() holds the program and its arguments.
-void add_run_options(CLI::App& command, RunArguments& arguments);
+// Declares the options of `run`, in section `launch`. `options` must outlive the table.
+void declare_run_options(options::Table& table, RunOptions& options);
 
 // "4", "cpu" (allowed cores), "gpu", or "auto" (GPUs if there are any, else cores). kInvalidArgument, or kUnavailable
 // for "gpu" on a machine without GPUs.
@@ -54,10 +60,24 @@ Result<int> parse_nproc(std::string_view text, const Machine& machine);
 // "3": seconds, or "off": nullopt.
 Result<std::optional<std::chrono::milliseconds>> parse_standby(const std::string& text);
 
-// "0,2": local ranks, for --local-ranks-filter.
-Result<std::vector<int>> parse_local_ranks(std::string_view text);
+// "N" or "MIN:MAX".
+Result<std::pair<int, int>> parse_nnodes(std::string_view text);
 
-// Checks all arguments and converts them. `python`: the interpreter for scripts; nullptr: python3.
-Result<launch::JobOptions> to_job_options(const RunArguments& arguments, const Machine& machine, const char* python);
+// Checks what several options say together, and makes the job of it. `python`: the interpreter for scripts; nullptr:
+// python3.
+Result<launch::JobOptions> to_job_options(const RunOptions& options, const Machine& machine, const char* python);
+
+// The part of to_job_options() about nodes: fills in `job.nodes`, `job.master_addr` and `job.master_port`.
+Status apply_node_options(const RunOptions& options, launch::JobOptions& job);
+
+// The job of --hosts. Its launchers get the options that the command line or a variable has given.
+Result<launch::HostsOptions> to_hosts_options(const RunOptions& options, const options::Table& table);
+
+// Takes leases on the GPUs that --devices names, and gives each worker its own. The leases end with the result. Without
+// --devices nothing happens. `nproc_given`: whether somebody says how many workers there are.
+Result<site::TakenDevices> apply_devices(const RunOptions& options, bool nproc_given, launch::JobOptions& job);
+
+// Cores for each worker where hwloc knows better than equal shares: several NUMA nodes, hyperthreads, GPUs.
+void apply_placement(const site::TakenDevices& devices, launch::JobOptions& job);
 
 }  // namespace lockstep::cli

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -13,44 +12,33 @@
 namespace lockstep::cli {
 namespace {
 
-std::vector<const CLI::App*> commands_of(const CLI::App& app) {
-  return app.get_subcommands([](const CLI::App*) { return true; });
-}
+using options::Command;
+using options::Key;
 
-std::vector<const CLI::Option*> options_of(const CLI::App& command) {
-  return command.get_options([](const CLI::Option* option) { return !option->get_positional(); });
-}
-
-// "--max-restarts", or the spelling with underscores too where `all` is set; short ones.
-std::vector<std::string> names_of(const CLI::Option& option, bool all) {
-  std::vector<std::string> names;
-  for (const std::string& name : option.get_snames()) names.push_back("-" + name);
-  for (const std::string& name : option.get_lnames()) {
-    if (all || name.find('_') == std::string::npos) names.push_back("--" + name);
+std::vector<const Key*> options_of(const Command& command) {
+  std::vector<const Key*> keys;
+  for (const Key& key : command.table->keys()) {
+    if (key.is_option()) keys.push_back(&key);
   }
+  return keys;
+}
+
+// "-r", "--redirects", with the spelling with underscores too where `all` is set.
+std::vector<std::string> names_of(const Command& command, const Key& key, bool all) {
+  std::vector<std::string> names;
+  if (!key.letter().empty()) names.push_back("-" + key.letter());
+  names.push_back(command.table->option_of(key));
+  if (all && names.back() != "--" + key.name()) names.push_back("--" + key.name());
   return names;
 }
 
-bool takes_value(const CLI::Option& option) {
-  return option.get_expected_max() > 0;
-}
-
-// The words of an option that allows few: CLI11 shows them as "TEXT:{c10d,static}".
-std::vector<std::string> choices_of(const CLI::Option& option) {
-  const std::string type = option.get_type_name();
-  const std::size_t open = type.find(":{");
-  const std::size_t close = type.find('}');
-  if (open == std::string::npos || close == std::string::npos) return {};
-  return CLI::detail::split(type.substr(open + 2, close - open - 2), ',');
-}
-
 // A command whose options are not defined here: a program of its own.
-bool is_other_program(const CLI::App& command) {
-  return command.get_options().size() <= 1;
+bool is_other_program(const Command& command) {
+  return !command.run;
 }
 
-bool takes_job(const CLI::App& command) {
-  return command.get_option_no_throw("JOB") != nullptr;
+bool takes_job(const Command& command) {
+  return command.table->find("JOB") != nullptr;
 }
 
 // For a text between single quotes.
@@ -85,22 +73,22 @@ std::string roff(const std::string& text) {
   return result;
 }
 
-std::string bash_case(const CLI::App& command) {
+std::string bash_case(const options::Command& command) {
   std::vector<std::string> words;
   std::vector<std::string> with_values;
   std::string values;
-  for (const CLI::Option* option : options_of(command)) {
-    const auto shown = names_of(*option, false);
+  for (const Key* key : options_of(command)) {
+    const auto shown = names_of(command, *key, false);
     words.insert(words.end(), shown.begin(), shown.end());
-    if (!takes_value(*option)) continue;
-    const auto all = names_of(*option, true);
+    if (key->is_flag()) continue;
+    const auto all = names_of(command, *key, true);
     with_values.insert(with_values.end(), all.begin(), all.end());
-    const auto choices = choices_of(*option);
-    if (choices.empty()) continue;
+    if (key->words().empty()) continue;
     values += fmt::format("        {}) COMPREPLY=($(compgen -W '{}' -- \"$cur\")); return ;;\n", fmt::join(all, "|"),
-                          fmt::join(choices, " "));
+                          fmt::join(key->words(), " "));
   }
-  std::string text = fmt::format("    {})\n      options='{}'\n", command.get_name(), fmt::join(words, " "));
+  words.emplace_back("--help");
+  std::string text = fmt::format("    {})\n      options='{}'\n", command.name, fmt::join(words, " "));
   if (!with_values.empty()) text += fmt::format("      valued='{}'\n", fmt::join(with_values, " "));
   if (!values.empty()) text += fmt::format("      case $prev in\n{}      esac\n", values);
   if (takes_job(command)) text += "      operands=$(lockstep ps --quiet 2>/dev/null)\n";
@@ -112,46 +100,43 @@ std::string bash_case(const CLI::App& command) {
   return text + "      ;;\n";
 }
 
-std::string zsh_option(const CLI::Option& option) {
-  const std::string help = escaped(option.get_description(), "[]:");
-  const auto names = names_of(option, false);
+std::string zsh_option(const Command& command, const Key& key) {
+  const std::string help = escaped(key.help(), "[]:");
+  const auto names = names_of(command, key, false);
   std::string value;
-  if (takes_value(option)) {
-    const auto choices = choices_of(option);
-    value = choices.empty() ? ":value:_files" : fmt::format(":value:({})", fmt::join(choices, " "));
+  if (!key.is_flag()) {
+    value = key.words().empty() ? ":value:_files" : fmt::format(":value:({})", fmt::join(key.words(), " "));
   }
   std::string text;
   for (const std::string& name : names) {
-    const bool equals = takes_value(option) && name.starts_with("--");
+    const bool equals = !key.is_flag() && name.starts_with("--");
     text += fmt::format(" \\\n        '({}){}{}[{}]{}'", fmt::join(names, " "), name, equals ? "=" : "", help, value);
   }
   return text;
 }
 
-std::string man_command(const CLI::App& command) {
-  std::string text = fmt::format(".SS lockstep {}\n{}.\n", roff(command.get_name()), roff(command.get_description()));
+std::string man_command(const Command& command) {
+  std::string text = fmt::format(".SS lockstep {}\n{}.\n", roff(command.name), roff(command.help));
   if (is_other_program(command)) {
-    text += fmt::format("Its options: lockstep {} \\-\\-help\n", roff(command.get_name()));
+    text += fmt::format("Its options: lockstep {} \\-\\-help\n", roff(command.name));
     return text;
   }
-  for (const CLI::Option* option : command.get_options()) {
-    std::string names = option->get_positional() ? option->get_name(true)
-                                                 : fmt::format("{}", fmt::join(names_of(*option, false), ", "));
-    if (takes_value(*option) && !option->get_positional()) names += " VALUE";
-    text += fmt::format(".TP\n.B {}\n{}\n", roff(names), roff(option->get_description()));
+  for (const Key& key : command.table->keys()) {
+    if (!key.is_option() && !key.is_word()) continue;
+    std::string names = key.is_word() ? key.name() : fmt::format("{}", fmt::join(names_of(command, key, false), ", "));
+    if (!key.is_flag() && !key.is_word()) names += " VALUE";
+    text += fmt::format(".TP\n.B {}\n{}\n", roff(names), roff(key.help()));
   }
-  if (!command.get_footer().empty()) text += fmt::format(".PP\n.nf\n{}\n.fi\n", roff(command.get_footer()));
+  if (!command.footer.empty()) text += fmt::format(".PP\n.nf\n{}\n.fi\n", roff(command.footer));
   return text;
 }
 
-}  // namespace
-
-std::string bash_completion(const CLI::App& app) {
+std::string bash_completion(const Command& app) {
   std::vector<std::string> names;
   std::string cases;
-  for (const CLI::App* command : commands_of(app)) {
-    names.push_back(command->get_name());
-    cases += bash_case(*command);
+  for (const Command& command : app.commands) {
+    names.push_back(command.name);
+    cases += bash_case(command);
   }
   return fmt::format(
       R"(# Completion of lockstep for bash; `lockstep completion bash` writes it.
@@ -189,18 +174,18 @@ complete -o filenames -F _lockstep lockstep
       fmt::join(names, " "), cases);
 }
 
-std::string zsh_completion(const CLI::App& app) {
+std::string zsh_completion(const Command& app) {
   std::string commands;
   std::string cases;
-  for (const CLI::App* command : commands_of(app)) {
-    commands += fmt::format(" \\\n        '{}:{}'", command->get_name(), escaped(command->get_description(), ":"));
+  for (const Command& command : app.commands) {
+    commands += fmt::format(" \\\n        '{}:{}'", command.name, escaped(command.help, ":"));
     std::string options;
-    for (const CLI::Option* option : options_of(*command)) options += zsh_option(*option);
+    for (const Key* key : options_of(command)) options += zsh_option(command, *key);
     std::string operands = "'*:argument:_files'";
-    if (command->get_name() == "run") operands = "'*::program:_normal'";
-    if (takes_job(*command)) operands = "'1:job:($(lockstep ps --quiet 2>/dev/null))'";
-    cases += fmt::format("    {})\n      _arguments -s -S{} \\\n        {}\n      ;;\n", command->get_name(), options,
-                         operands);
+    if (command.runs_program) operands = "'*::program:_normal'";
+    if (takes_job(command)) operands = "'1:job:($(lockstep ps --quiet 2>/dev/null))'";
+    cases +=
+        fmt::format("    {})\n      _arguments -s -S{} \\\n        {}\n      ;;\n", command.name, options, operands);
   }
   return fmt::format(
       R"(#compdef lockstep
@@ -220,28 +205,29 @@ _lockstep "$@"
       commands, cases);
 }
 
-std::string man_page(const CLI::App& app, const std::string& version) {
+std::string man_page(const Command& app, const std::string& version) {
   std::string text = fmt::format(
       ".TH LOCKSTEP 1 \"\" \"{}\" \"User commands\"\n.SH NAME\nlockstep \\- {}\n.SH SYNOPSIS\n.B lockstep\nCOMMAND "
       "[options]\n"
       ".SH COMMANDS\n",
-      roff(version), roff(app.get_description()));
-  for (const CLI::App* command : commands_of(app)) text += man_command(*command);
+      roff(version), roff(app.help));
+  for (const Command& command : app.commands) text += man_command(command);
   return text;
 }
 
-void add_completion_command(CLI::App& app, const std::string& version, int& exit_code) {
+}  // namespace
+
+void add_completion_command(Command& app, const std::string& version) {
   const auto kind = std::make_shared<std::string>();
-  CLI::App* command =
-      app.add_subcommand("completion", "Print a script for the completion of bash or zsh, or the page for man");
-  command->add_option("KIND", *kind, "bash, zsh or man")->required()->check(CLI::IsMember({"bash", "zsh", "man"}));
-  command->callback([&app, kind, version, &exit_code] {
-    const std::string text = *kind == "bash"  ? bash_completion(app)
-                             : *kind == "zsh" ? zsh_completion(app)
-                                              : man_page(app, version);
-    std::fputs(text.c_str(), stdout);
-    exit_code = 0;
-  });
+  const auto& command = app.add("completion", "Print a script for the completion of bash or zsh, or the page for man",
+                                [&app, kind, version] {
+                                  const std::string text = *kind == "bash"  ? bash_completion(app)
+                                                           : *kind == "zsh" ? zsh_completion(app)
+                                                                            : man_page(app, version);
+                                  std::fputs(text.c_str(), stdout);
+                                  return 0;
+                                });
+  command.key("KIND", *kind, "bash, zsh or man").word().choices({"bash", "zsh", "man"});
 }
 
 }  // namespace lockstep::cli

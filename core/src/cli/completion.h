@@ -3,20 +3,12 @@
 
 #include <string>
 
-namespace CLI {  // NOLINT(readability-identifier-naming): as the library spells it
-class App;
-}
+#include "options/command.h"
 
 namespace lockstep::cli {
 
-// Scripts that complete commands, options, their values and the names of running jobs. The options of commands that are
-// programs of their own are read from their --help when they are completed.
-std::string bash_completion(const CLI::App& app);
-std::string zsh_completion(const CLI::App& app);
-
-// The page lockstep(1).
-std::string man_page(const CLI::App& app, const std::string& version);
-
-void add_completion_command(CLI::App& app, const std::string& version, int& exit_code);
+// The scripts complete commands, options, their values and the names of running jobs. The options of commands that are
+// programs of their own are read from their --help when they are completed. The page for man is lockstep(1).
+void add_completion_command(options::Command& app, const std::string& version);
 
 }  // namespace lockstep::cli

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -15,6 +14,7 @@
 
 #include "base/printable.h"
 #include "launch/standby/hook.h"
+#include "options/command.h"
 #include "site/jobs.h"
 
 namespace lockstep::cli {
@@ -25,7 +25,7 @@ struct JobArguments {
   bool json = false;
   bool quiet = false;
   bool now = false;
-  double timeout = 30;
+  std::chrono::milliseconds timeout = std::chrono::seconds(30);
 };
 
 // fmt::print throws when the reader has gone. What could not be written is told at the end of main().
@@ -33,11 +33,6 @@ template <typename... Values>
 void put(fmt::format_string<Values...> format, Values&&... values) {
   const std::string text = fmt::format(format, std::forward<Values>(values)...);
   std::fputs(text.c_str(), stdout);
-}
-
-int fail(const Status& status) {
-  std::fprintf(stderr, "lockstep: %s\n", status.message().c_str());
-  return status.code() == ErrorCode::kInvalidArgument ? 2 : 1;
 }
 
 std::string time_text(double seconds) {
@@ -127,7 +122,7 @@ const char* state_text(char state) {
 
 int show_job(const JobArguments& arguments) {
   auto job = site::find_job(site::running_jobs(), arguments.job);
-  if (!job.ok()) return fail(job.status());
+  if (!job.ok()) return options::fail(job.status());
   if (arguments.json) {
     put("{}\n", dump(to_json(job.value())));
     return 0;
@@ -157,34 +152,33 @@ int show_job(const JobArguments& arguments) {
 
 int stop(const JobArguments& arguments) {
   auto job = site::find_job(site::running_jobs(), arguments.job);
-  if (!job.ok()) return fail(job.status());
-  const auto limit = std::chrono::milliseconds(static_cast<long long>(arguments.timeout * 1000));
-  const Status stopped = site::stop_job(job.value(), arguments.now, Deadline::after(limit));
-  if (!stopped.ok()) return fail(stopped);
+  if (!job.ok()) return options::fail(job.status());
+  const Status stopped = site::stop_job(job.value(), arguments.now, Deadline::after(arguments.timeout));
+  if (!stopped.ok()) return options::fail(stopped);
   put("job {} has ended\n", id_of(*job));
   return 0;
 }
 
 }  // namespace
 
-void add_job_commands(CLI::App& app, int& exit_code) {
+void add_job_commands(options::Command& app) {
   const auto arguments = std::make_shared<JobArguments>();
-  CLI::App* ps = app.add_subcommand("ps", "List the running jobs of this user on this machine");
-  ps->add_flag("--json", arguments->json, "As JSON");
-  ps->add_flag("-q,--quiet", arguments->quiet, "The names alone");
-  ps->callback([arguments, &exit_code] { exit_code = list_jobs(*arguments); });
+  constexpr const char* kJob = "The job's name, the beginning of it, or its process";
+  const auto& ps = app.add("ps", "List the running jobs of this user on this machine",
+                           [arguments] { return list_jobs(*arguments); });
+  ps.key("json", arguments->json, "As JSON");
+  ps.key("quiet", arguments->quiet, "The names alone").letter("q");
 
-  CLI::App* status = app.add_subcommand("status", "Show the workers of a running job");
-  status->add_option("JOB", arguments->job, "The job's name, the beginning of it, or its process")->required();
-  status->add_flag("--json", arguments->json, "As JSON");
-  status->callback([arguments, &exit_code] { exit_code = show_job(*arguments); });
+  const auto& status =
+      app.add("status", "Show the workers of a running job", [arguments] { return show_job(*arguments); });
+  status.key("JOB", arguments->job, kJob).word();
+  status.key("json", arguments->json, "As JSON");
 
-  CLI::App* stop_command = app.add_subcommand("stop", "End a running job and wait until it is gone");
-  stop_command->add_option("JOB", arguments->job, "The job's name, the beginning of it, or its process")->required();
-  stop_command->add_flag("--now", arguments->now, "Kill the workers, without the time that --grace gives them");
-  stop_command->add_option("--timeout", arguments->timeout, "Seconds to wait for its end. Default 30")
-      ->check(CLI::Range(0.0, 1e6));
-  stop_command->callback([arguments, &exit_code] { exit_code = stop(*arguments); });
+  const auto& stop_command =
+      app.add("stop", "End a running job and wait until it is gone", [arguments] { return stop(*arguments); });
+  stop_command.key("JOB", arguments->job, kJob).word();
+  stop_command.key("now", arguments->now, "Kill the workers, without the time that --grace gives them");
+  stop_command.key("timeout", arguments->timeout, "Time to wait for its end, in seconds").between(0, 1e6);
 }
 
 }  // namespace lockstep::cli

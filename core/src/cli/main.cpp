@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -17,6 +18,7 @@
 #include "cli/torch_folder.h"
 #include "launch/standby/hook.h"
 #include "launch/standby/program_note.h"
+#include "options/command.h"
 
 // `lockstep train` becomes another program, which is then the one to be loaded ahead.
 const char lockstep_waits_on_standby_itself = 1;
@@ -61,6 +63,19 @@ int become_program(const OtherProgram& other, char** argv) {
   return error == ENOENT ? 127 : 126;
 }
 
+// The options of `lockstep run`. A file of --config is read by another program.
+class LaunchTable : public lockstep::options::Table {
+ public:
+  explicit LaunchTable(char** argv) : Table(/*reads_file=*/true), argv_(argv) {}
+
+ private:
+  lockstep::Status read_file(const std::filesystem::path&, lockstep::options::Reading&) override {
+    std::exit(become_program(kRunWithFile, argv_));
+  }
+
+  char** argv_;
+};
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -73,9 +88,7 @@ int main(int argc, char** argv) {
                                   [&](const OtherProgram& program) { return command == program.command; });
   if (other != kOtherPrograms.end()) {
     const lockstep::Status found = other->torch ? lockstep::cli::find_torch_for(argv[1]) : lockstep::Status();
-    return found.ok() ? become_program(*other, argv) : lockstep::cli::fail(found);
+    return found.ok() ? become_program(*other, argv) : lockstep::options::fail(found);
   }
-  return lockstep::cli::run_program(argc, argv, [argv](auto&, auto&, auto&) -> lockstep::Result<std::string> {
-    std::exit(become_program(kRunWithFile, argv));
-  });
+  return lockstep::cli::run_program(argc, argv, std::make_shared<LaunchTable>(argv));
 }

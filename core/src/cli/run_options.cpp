@@ -2,83 +2,141 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cctype>
 #include <cstdint>
 #include <limits>
 #include <optional>
 
 #include "base/number_text.h"
 #include "launch/program.h"
+#include "launch/stream_choice.h"
 
 namespace lockstep::cli {
 namespace {
 
-constexpr const char* kRunFooter = R"(
-lockstep run [options] PROGRAM [its arguments]
+// An option of torchrun may be in the variable that torchrun has for it: PET_NPROC_PER_NODE.
+constexpr const char* kVariables = "PET_";
+constexpr int kMostInt = std::numeric_limits<int>::max();
 
-Everything after PROGRAM is an argument of the program. A name that ends in .py is run with python3 -u (or
-$PYTHON_EXEC -u); any other is executed.
-
-Examples:
-  lockstep run --nproc-per-node 2 ./train --epochs 10
-  lockstep run --standalone --nproc-per-node auto train.py
-  lockstep run --nproc-per-node 4 --max-restarts 3 --log-dir logs --tee 3 ./train
-
-Exit code: 0, or that of the worker that failed first (128 + number for a signal); 2 for wrong usage, 127 if the
-program is not found, 126 if it cannot be executed.)";
-
-void add_group_options(CLI::App& command, RunArguments& arguments) {
-  const auto option = [&](const char* names, auto& value, const char* help) {
-    return command.add_option(both_spellings(names), value, help)->group("Workers")->envname(pet_variable(names));
-  };
-  option("--nproc-per-node", arguments.nproc_per_node,
-         "Workers on this machine: a number, cpu (one per core that this process may use), gpu, or auto (gpu if "
-         "there is one, else cpu). Default 1");
-  option("--max-restarts", arguments.max_restarts, "How often all workers are restarted after a failure. Default 0")
-      ->check(CLI::Range(0, std::numeric_limits<int>::max()));
-  option("--standby", arguments.standby,
-         "With --max-restarts: once the workers have run for so many seconds, one more process for each is loaded and "
-         "waits, so that a restart takes less time; or off. For programs with Lockstep alone. Default 3");
-  option("--monitor-interval", arguments.monitor_interval,
-         "Accepted, without effect: the kernel reports when a worker exits, so nothing is polled");
-  option("--grace", arguments.grace_seconds,
-         "Seconds between asking workers to end (after a failure or a signal) and killing them. Default 5")
-      ->check(CLI::Range(0.0, 1e8));
-  option("--role", arguments.role, "The value of ROLE_NAME");
-  command
-      .add_flag(both_spellings("--no-pin"), arguments.no_pin,
-                "Do not pin each worker to its own cores (never done with more workers than cores)")
-      ->group("Workers");
+// "0,2": local ranks, for --local-ranks-filter.
+Result<std::vector<int>> parse_local_ranks(std::string_view text) {
+  std::vector<int> ranks;
+  while (!text.empty()) {
+    const std::size_t comma = std::min(text.find(','), text.size());
+    const std::optional<int> rank = number_from_text<int>(text.substr(0, comma));
+    if (!rank || *rank < 0) {
+      return Status(ErrorCode::kInvalidArgument, fmt::format("expected local ranks such as 0,2, found '{}'", text));
+    }
+    ranks.push_back(*rank);
+    text.remove_prefix(std::min(comma + 1, text.size()));
+  }
+  return ranks;
 }
 
-void add_output_options(CLI::App& command, RunArguments& arguments) {
-  const auto option = [&](const char* names, auto& value, const char* help) {
-    return command.add_option(both_spellings(names), value, help)->group("Output")->envname(pet_variable(names));
-  };
-  option("--log-dir", arguments.log_dir,
-         "Folder for log files, DIR/RUN_ID/attempt_N/RANK/{stdout,stderr}.log. Default: a new one in $TMPDIR");
-  option("-r,--redirects", arguments.redirects,
-         "Streams that go to log files only: 0 none, 1 stdout, 2 stderr, 3 both, or by local rank: 0:1,1:3");
-  option("-t,--tee", arguments.tee,
-         "Streams that go to log files and to the launcher's output; values as for --redirects");
-  option("--local-ranks-filter", arguments.local_ranks_filter,
-         "Only these local ranks' output is shown here, such as 0,2. Log files have that of all");
+void declare_workers(options::Section workers, RunOptions& o) {
+  options::Section torchruns = workers.variables(kVariables);
+  torchruns.key("nproc_per_node", o.nproc_per_node,
+                "Workers on this machine: a number, cpu (one per core that this process may use), gpu, or auto (gpu if "
+                "there is one, else cpu)");
+  torchruns.key("max_restarts", o.job.max_restarts, "How often all workers are restarted after a failure")
+      .between(0, kMostInt);
+  torchruns.key_of_text(
+      "standby", o.job.standby_after, "3", parse_standby,
+      "With --max-restarts: once the workers have run for so many seconds, one more process for each is "
+      "loaded and waits, so that a restart takes less time; or off. For programs with Lockstep alone");
+  torchruns.key("monitor_interval", o.monitor_interval,
+                "Accepted, without effect: the kernel reports when a worker exits, so nothing is polled");
+  torchruns
+      .key("grace", o.job.grace,
+           "Time between asking workers to end (after a failure or a signal) and killing them, in seconds")
+      .between(0, 1e8);
+  torchruns.key("role", o.job.role, "The value of ROLE_NAME");
+  workers.key("no_pin", o.no_pin, "Do not pin each worker to its own cores (never done with more workers than cores)");
 }
 
-Status wrong_option(std::string_view option, const Status& reason) {
-  return reason.with_context(option);
+void declare_nodes(options::Section nodes, RunOptions& o) {
+  options::Section torchruns = nodes.variables(kVariables);
+  torchruns.key("nnodes", o.nnodes,
+                "How many machines: N, or MIN:MAX when nodes may come and go. Under srun the tasks of the step");
+  torchruns
+      .key("node_rank", o.node_rank,
+           "This machine's number, from 0. None with --rdzv-endpoint: the order in which the nodes come")
+      .between(0, kMostInt);
+  torchruns.key(
+      "rdzv_endpoint", o.rdzv_endpoint,
+      "HOST[:PORT] where the launchers of all nodes meet. The launcher on HOST serves it, unless a store is there "
+      "already. Default port 29400");
+  torchruns.key("rdzv_id", o.job.run_id, "The job's name (TORCHELASTIC_RUN_ID, log folder). Empty: random");
+  torchruns
+      .key("rdzv_backend", o.rdzv_backend,
+           "c10d (the default with --rdzv-endpoint): the launcher at HOST serves, nodes may come and go; static (the "
+           "default with --master-addr): node 0 serves, a fixed number of nodes")
+      .choices({"c10d", "static"});
+  torchruns.key(
+      "rdzv_conf", o.rdzv_conf,
+      "KEY=VALUE,...: join_timeout (600 s for the fewest nodes to come), last_call_timeout (30 s for more), silence "
+      "(2 s until a machine is lost), is_host, same_program, reports");
+  torchruns.key("master_addr", o.master_addr,
+                "One node: MASTER_ADDR for the workers, empty: 127.0.0.1. Several: the address of node 0");
+  torchruns
+      .key("master_port", o.master_port,
+           "One node: MASTER_PORT for the workers, none: a free one. Several: where node 0 serves, none: 29500")
+      .between(0, 65535);
+  torchruns.key("local_addr", o.job.nodes.meeting.local_addr,
+                "The address at which the other nodes reach this one. Empty: the one that reaches the endpoint");
+  nodes.key("job_key_file", o.job.nodes.meeting.job_key_file,
+            "A file with the job's secret, the same for all nodes; -: the first line of standard input. Empty: "
+            "LOCKSTEP_JOB_KEY, else the key in the home directory");
+  nodes.key("hosts", o.hosts,
+            "A,B:4,...: starts a launcher on each of these machines over ssh, B with 4 workers, and ends them with "
+            "this one");
+  nodes.key("ssh", o.ssh, "The command for --hosts; it is given the host's name and a command line");
+  torchruns.key("standalone", o.standalone,
+                "One machine, a free port: the default here. Ignores --rdzv-endpoint, as torchrun does");
 }
 
-Status check_program(const RunArguments& arguments) {
-  if (arguments.program.empty()) {
+void declare_output(options::Section group, RunOptions& o) {
+  options::Section output = group.variables(kVariables);
+  output.key("log_dir", o.job.log_dir,
+             "Folder for log files, DIR/RUN_ID/attempt_N/RANK/{stdout,stderr}.log. Empty: a new one in $TMPDIR");
+  output
+      .key_of_text("redirects", o.job.redirects, "0", launch::parse_stream_choice,
+                   "Streams that go to log files only: 0 none, 1 stdout, 2 stderr, 3 both, or by local rank: 0:1,1:3")
+      .letter("r");
+  output
+      .key_of_text("tee", o.job.tee, "0", launch::parse_stream_choice,
+                   "Streams that go to log files and to the launcher's output; values as for --redirects")
+      .letter("t");
+  output.key_of_text("local_ranks_filter", o.job.shown_local_ranks, "", parse_local_ranks,
+                     "Only these local ranks' output is shown here, such as 0,2. Log files have that of all");
+}
+
+void declare_devices(options::Section devices, RunOptions& o) {
+  devices.key("devices", o.devices,
+              "GPUs for the workers, one or an equal number each: 0,2, auto:N (those with the most free memory) or "
+              "all. Leases keep jobs apart. Empty: none is chosen, every worker sees all");
+  devices.key("device_ids", o.device_ids, "GPUs, as --devices 0,2").at_least(0).only_in_file();
+  devices
+      .key("visible_devices", o.visible_devices,
+           "With --devices: own (a worker sees its GPUs alone, as cuda:0) or all (every worker sees those of "
+           "all workers; for programs that use cuda:LOCAL_RANK)")
+      .choices({"own", "all"});
+}
+
+void declare_program(options::Section program, RunOptions& o) {
+  options::Section torchruns = program.variables(kVariables);
+  program.key("dry_run", o.dry_run, "Print what would be done, and do nothing");
+  torchruns.key("module", o.module, "PROGRAM is a Python module: python3 -u -m PROGRAM").letter("m");
+  torchruns.key("no_python", o.no_python, "Execute PROGRAM even if its name ends in .py");
+  program.key("program", o.program, "The program and its arguments, when the command line names none").rest();
+}
+
+Status check_program(const RunOptions& options) {
+  if (options.program.empty()) {
     return Status(ErrorCode::kInvalidArgument, "no program to run was given: lockstep run [options] PROGRAM [args]");
   }
-  if (arguments.program.front().starts_with('-')) {
-    return Status(ErrorCode::kInvalidArgument,
-                  fmt::format("unknown option '{}'; `lockstep run --help` lists them all", arguments.program.front()));
-  }
-  if (arguments.module && arguments.no_python) {
+  if (options.module && options.no_python) {
     return Status(ErrorCode::kInvalidArgument, "--module and --no-python exclude one another");
   }
   return {};
@@ -86,21 +144,13 @@ Status check_program(const RunArguments& arguments) {
 
 }  // namespace
 
-void add_run_options(CLI::App& command, RunArguments& arguments) {
-  add_group_options(command, arguments);
-  add_node_options(command, arguments.nodes);
-  add_output_options(command, arguments);
-  command.add_flag(both_spellings("--dry-run"), arguments.dry_run, "Print what would be done, and do nothing")
-      ->group("Program");
-  command.add_flag("-m,--module", arguments.module, "PROGRAM is a Python module: python3 -u -m PROGRAM")
-      ->group("Program")
-      ->envname(pet_variable("--module"));
-  command.add_flag(both_spellings("--no-python"), arguments.no_python, "Execute PROGRAM even if its name ends in .py")
-      ->group("Program")
-      ->envname(pet_variable("--no-python"));
-  command.footer(kRunFooter);
-  // Options after the program's name belong to the program.
-  command.prefix_command();
+void declare_run_options(options::Table& table, RunOptions& options) {
+  options::Section launch = table.section("launch", "How lockstep run starts the workers");
+  declare_workers(launch.group("Workers"), options);
+  declare_nodes(launch.group("Nodes"), options);
+  declare_output(launch.group("Output"), options);
+  declare_devices(launch.group("Devices"), options);
+  declare_program(launch.group("Program"), options);
 }
 
 Result<int> parse_nproc(std::string_view text, const Machine& machine) {
@@ -132,48 +182,22 @@ Result<std::optional<std::chrono::milliseconds>> parse_standby(const std::string
   const auto seconds = number_from_text<double>(text);
   if (!seconds || !(*seconds >= 0 && *seconds <= kMost)) {
     return Status(ErrorCode::kInvalidArgument,
-                  fmt::format("--standby '{}': expected a number of seconds, 0 or more, or off", text));
+                  fmt::format("expected a number of seconds, 0 or more, or off, found '{}'", text));
   }
   return std::optional(std::chrono::milliseconds(static_cast<std::int64_t>(*seconds * 1000)));
 }
 
-Result<std::vector<int>> parse_local_ranks(std::string_view text) {
-  std::vector<int> ranks;
-  while (!text.empty()) {
-    const std::size_t comma = std::min(text.find(','), text.size());
-    const std::optional<int> rank = number_from_text<int>(text.substr(0, comma));
-    if (!rank || *rank < 0) {
-      return Status(ErrorCode::kInvalidArgument,
-                    fmt::format("--local-ranks-filter '{}': expected local ranks such as 0,2", text));
-    }
-    ranks.push_back(*rank);
-    text.remove_prefix(std::min(comma + 1, text.size()));
-  }
-  return ranks;
-}
-
-Result<launch::JobOptions> to_job_options(const RunArguments& arguments, const Machine& machine, const char* python) {
-  LOCKSTEP_RETURN_IF_ERROR(check_program(arguments));
-  launch::JobOptions job;
-  LOCKSTEP_RETURN_IF_ERROR(apply_node_options(arguments.nodes, job));
-  LOCKSTEP_ASSIGN_OR_RETURN(job.workers, parse_nproc(arguments.nproc_per_node, machine));
-  Result<launch::StreamChoice> redirects = launch::parse_stream_choice(arguments.redirects);
-  if (!redirects.ok()) return wrong_option("--redirects", redirects.status());
-  Result<launch::StreamChoice> tee = launch::parse_stream_choice(arguments.tee);
-  if (!tee.ok()) return wrong_option("--tee", tee.status());
-  job.redirects = *redirects;
-  job.tee = *tee;
-  job.log_dir = arguments.log_dir;
-  LOCKSTEP_ASSIGN_OR_RETURN(job.shown_local_ranks, parse_local_ranks(arguments.local_ranks_filter));
-  if (!arguments.role.empty()) job.role = arguments.role;
-  job.max_restarts = arguments.max_restarts;
-  LOCKSTEP_ASSIGN_OR_RETURN(job.standby_after, parse_standby(arguments.standby));
-  job.grace = std::chrono::milliseconds(static_cast<std::int64_t>(arguments.grace_seconds * 1000));
-  job.pin_cores = !arguments.no_pin;
-  auto kind = arguments.module ? launch::ProgramKind::kPythonModule : launch::ProgramKind::kByName;
-  if (arguments.no_python) kind = launch::ProgramKind::kExecutable;
-  const std::vector<std::string> rest(arguments.program.begin() + 1, arguments.program.end());
-  job.command = launch::command_line(kind, arguments.program.front(), rest, python);
+Result<launch::JobOptions> to_job_options(const RunOptions& options, const Machine& machine, const char* python) {
+  LOCKSTEP_RETURN_IF_ERROR(check_program(options));
+  launch::JobOptions job = options.job;
+  LOCKSTEP_RETURN_IF_ERROR(apply_node_options(options, job));
+  LOCKSTEP_ASSIGN_OR_RETURN(job.workers, parse_nproc(options.nproc_per_node, machine));
+  if (job.role.empty()) job.role = launch::JobOptions().role;
+  job.pin_cores = !options.no_pin;
+  auto kind = options.module ? launch::ProgramKind::kPythonModule : launch::ProgramKind::kByName;
+  if (options.no_python) kind = launch::ProgramKind::kExecutable;
+  const std::vector<std::string> rest(options.program.begin() + 1, options.program.end());
+  job.command = launch::command_line(kind, options.program.front(), rest, python);
   return job;
 }
 

@@ -9,8 +9,8 @@
 namespace lockstep::cli {
 namespace {
 
-bool wants_one_node(const NodeArguments& arguments, bool nnodes_given) {
-  return arguments.standalone || !arguments.hosts.empty() || (nnodes_given && arguments.nnodes == "1");
+bool wants_one_node(const RunOptions& options, bool nnodes_given) {
+  return options.standalone || !options.hosts.empty() || (nnodes_given && options.nnodes == "1");
 }
 
 Status one_launcher_a_node(const launch::World& world) {
@@ -24,28 +24,28 @@ Status one_launcher_a_node(const launch::World& world) {
 }
 
 // Node 0 serves where the number of nodes is fixed, as with torchrun's --master-addr; else the first node's address.
-void choose_meeting(const launch::World& world, NodeArguments& arguments) {
-  if (!arguments.rdzv_endpoint.empty() || !arguments.master_addr.empty()) return;
-  if (arguments.rdzv_backend != "c10d" && arguments.nnodes.find(':') == std::string::npos) {
-    arguments.master_addr = world.master_addr;
-    if (arguments.master_port <= 0) arguments.master_port = world.master_port;
+void choose_meeting(const launch::World& world, RunOptions& options) {
+  if (!options.rdzv_endpoint.empty() || !options.master_addr.empty()) return;
+  if (options.rdzv_backend != "c10d" && options.nnodes.find(':') == std::string::npos) {
+    options.master_addr = world.master_addr;
+    if (options.master_port.value_or(0) <= 0) options.master_port = world.master_port;
     return;
   }
   const comm::Endpoint endpoint{world.master_addr, static_cast<std::uint16_t>(world.master_port)};
-  arguments.rdzv_endpoint = endpoint.text();
+  options.rdzv_endpoint = endpoint.text();
 }
 
 }  // namespace
 
-Status take_nodes_from_slurm(const Environment& environment, bool nnodes_given, NodeArguments& arguments) {
-  if (wants_one_node(arguments, nnodes_given) || !launch::inside_slurm_step(environment)) return {};
+Status take_nodes_from_slurm(const Environment& environment, bool nnodes_given, RunOptions& options) {
+  if (wants_one_node(options, nnodes_given) || !launch::inside_slurm_step(environment)) return {};
   LOCKSTEP_ASSIGN_OR_RETURN(const launch::World world, launch::resolve_world({}, environment));
   if (world.source_kind != launch::WorldSource::kSlurm || world.world_size == 1) return {};
   LOCKSTEP_RETURN_IF_ERROR(one_launcher_a_node(world));
-  if (!nnodes_given) arguments.nnodes = std::to_string(world.world_size);
-  if (arguments.node_rank < 0) arguments.node_rank = world.rank;
-  choose_meeting(world, arguments);
-  if (arguments.rdzv_id.empty()) arguments.rdzv_id = launch::slurm_run_name(environment);
+  if (!nnodes_given) options.nnodes = std::to_string(world.world_size);
+  if (!options.node_rank) options.node_rank = world.rank;
+  choose_meeting(world, options);
+  if (options.job.run_id.empty()) options.job.run_id = launch::slurm_run_name(environment);
   return {};
 }
 

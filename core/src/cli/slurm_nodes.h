@@ -1,7 +1,7 @@
 // `srun lockstep run`: the nodes of a Slurm step are those of the job, without any option.
 #pragma once
 
-#include "cli/node_options.h"
+#include "cli/run_options.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/status.h"
 
@@ -12,6 +12,6 @@ namespace lockstep::cli {
 // another launcher, with --standalone or --hosts, or where the user says `--nnodes 1`. `nnodes_given`: the user says
 // how many nodes there are. kInvalidArgument: several tasks on a node, or variables of Slurm that contradict one
 // another.
-Status take_nodes_from_slurm(const Environment& environment, bool nnodes_given, NodeArguments& arguments);
+Status take_nodes_from_slurm(const Environment& environment, bool nnodes_given, RunOptions& options);
 
 }  // namespace lockstep::cli

@@ -61,12 +61,6 @@ TEST(HostList, AddressesOfIpv6) {
   }
 }
 
-TEST(HostList, OptionsThatTheLaunchersDoNotGet) {
-  EXPECT_EQ(launch::without_options({"--hosts", "a,b", "--tee", "3", "--rdzv_id=x", "--rdzv-id", "y", "--no-pin"},
-                                    {"--hosts", "--rdzv-id"}),
-            (Words{"--tee", "3", "--no-pin"}));
-}
-
 TEST(HostList, WordsSurviveAShell) {
   const Words words{"printf", "%s|", "a b", "it's", "$HOME", "\"", "", "new\nline"};
   EXPECT_EQ(run_program({"sh", "-c", launch::quote_for_shell(words)}).out, "a b|it's|$HOME|\"||new\nline|");

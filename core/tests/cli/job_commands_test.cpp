@@ -96,7 +96,10 @@ TEST_F(JobsMulti, UnknownCommandsAndEmptyValuesAreNamed) {
   EXPECT_TRUE(contains(lockstep({"stpo"}).err, "there is no command 'stpo'; the nearest known one is 'stop'"));
   const Finished empty = lockstep({"stop", "--timeout=", name_});
   EXPECT_EQ(empty.exit_code, 2);
-  EXPECT_EQ(empty.err.find("lockstep: --timeout: expected a number, found ''"), 0U) << empty.err;
+  EXPECT_EQ(
+      empty.err.find("lockstep: --timeout: expected a time such as 30s or 5min, from 0 to 1000000 seconds, found ''"),
+      0U)
+      << empty.err;
   EXPECT_EQ(lockstep({"stop", "--timeout", "nan", name_}).exit_code, 2);
   EXPECT_EQ(lockstep({"ps", "--json="}).exit_code, 2);
 }

@@ -2,11 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include <CLI/CLI.hpp>
-
-#include "arguments/words.h"
-#include "cli/site_options.h"
 #include "launch/nodes/host_list.h"
+#include "options/command.h"
 
 namespace lockstep::cli {
 namespace {
@@ -14,17 +11,23 @@ namespace {
 constexpr Machine kCpuMachine{.cores = 6, .gpus = 0};
 constexpr Machine kGpuMachine{.cores = 6, .gpus = 2};
 
+// `lockstep run`, with its options in `values`.
+options::Command run_command(RunOptions& values) {
+  options::Command command{.name = "run", .help = ""};
+  command.runs_program = true;
+  declare_run_options(*command.table, values);
+  return command;
+}
+
+Status read(const options::Command& command, const std::vector<std::string>& words) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const options::CommandLine line, options::parse(command, words));
+  return command.table->read({.environment = Environment::of_process(), .options = line.options});
+}
+
 Result<launch::JobOptions> parse(const std::string& line, const char* python = nullptr) {
-  CLI::App app;
-  RunArguments arguments;
-  add_run_options(app, arguments);
-  try {
-    parse_words(app, launch::split_words(line).value());
-  } catch (const CLI::ParseError& error) {
-    return Status(ErrorCode::kInvalidArgument, error.what());
-  }
-  arguments.program = app.remaining();
-  return to_job_options(arguments, kCpuMachine, python);
+  RunOptions values;
+  LOCKSTEP_RETURN_IF_ERROR(read(run_command(values), launch::split_words(line).value()));
+  return to_job_options(values, kCpuMachine, python);
 }
 
 TEST(RunOptions, NprocValues) {
@@ -90,10 +93,8 @@ TEST(RunOptions, TorchrunsVariablesAreDefaults) {
   setenv("PET_MODULE", "1", 1);
   const auto job = parse("--max-restarts 5 x");
   setenv("PET_MAX_RESTARTS", "-1", 1);
-  CLI::App app;
-  RunArguments arguments;
-  add_run_options(app, arguments);
-  const Words words = plain_words(app, {"x"});
+  const auto wrong = parse("x");
+  const auto overridden = parse("--max-restarts 5 x");
   unsetenv("PET_MODULE");
   unsetenv("PET_NPROC_PER_NODE");
   unsetenv("PET_MAX_RESTARTS");
@@ -102,8 +103,9 @@ TEST(RunOptions, TorchrunsVariablesAreDefaults) {
   EXPECT_EQ(job.value().max_restarts, 5);
   EXPECT_EQ(job.value().command.back(), "x");
   EXPECT_EQ(job.value().command.size(), 4U) << "not run as a module";
-  const CLI::ParseError wrong("--max-restarts: -1 is too small", 1);
-  EXPECT_STREQ(with_variable(words, wrong).what(), "the variable PET_MAX_RESTARTS: --max-restarts: -1 is too small");
+  EXPECT_TRUE(overridden.ok()) << overridden.status().message();
+  EXPECT_EQ(wrong.status().message(),
+            "the variable PET_MAX_RESTARTS: expected a whole number from 0 to 2147483647, found '-1'");
 }
 
 TEST(RunOptions, BothSpellingsOfEveryOption) {
@@ -136,30 +138,23 @@ TEST(RunOptions, CommandLines) {
 
 // With JOB empty, --rdzv-id=$JOB ./train echo must not run `echo`.
 TEST(RunOptions, AnEmptyValueTakesNoWord) {
-  RunArguments arguments;
-  SiteArguments site;
+  RunOptions values;
   std::vector<std::string> names;
   {
-    CLI::App app;
-    add_run_options(app, arguments);
-    add_site_options(app, site);
-    for (const CLI::Option* option : app.get_options()) {
-      for (const std::string& name : option->get_lnames()) names.push_back("--" + name + "=");
+    const options::Command command = run_command(values);
+    for (const options::Key& key : command.table->keys()) {
+      if (!key.is_option()) continue;
+      names.push_back("--" + key.name() + "=");
+      names.push_back(command.table->option_of(key) + "=");
     }
   }
   ASSERT_GT(names.size(), 40U);
   int accepted = 0;
   for (const std::string& name : names) {
-    CLI::App app;
-    add_run_options(app, arguments);
-    add_site_options(app, site);
-    try {
-      parse_words(app, {name, "./train", "echo", "hi"});
-      EXPECT_EQ(app.remaining(), (std::vector<std::string>{"./train", "echo", "hi"})) << name;
-      ++accepted;
-    } catch (const CLI::ParseError&) {
-      continue;  // expected a number, or one of some words
-    }
+    RunOptions taken;
+    if (!read(run_command(taken), {name, "./train", "echo", "hi"}).ok()) continue;  // a number, or one of some words
+    EXPECT_EQ(taken.program, (std::vector<std::string>{"./train", "echo", "hi"})) << name;
+    ++accepted;
   }
   EXPECT_GT(accepted, 20);
   EXPECT_EQ(parse("--rdzv-id= ./train").value().run_id, "");
@@ -167,8 +162,9 @@ TEST(RunOptions, AnEmptyValueTakesNoWord) {
 }
 
 TEST(RunOptions, AMissingValueIsNotTheNextOption) {
-  EXPECT_NE(parse("--rdzv-id --tee 3 ./train").status().message().find("--tee is the next option"), std::string::npos);
-  EXPECT_NE(parse("--rdzv-id -r 3 ./train").status().message().find("-r is the next option"), std::string::npos);
+  EXPECT_NE(parse("--rdzv-id --tee 3 ./train").status().message().find("'--tee' is the next option"),
+            std::string::npos);
+  EXPECT_NE(parse("--rdzv-id -r 3 ./train").status().message().find("'-r' is the next option"), std::string::npos);
   EXPECT_NE(parse("--rdzv-id -- ./train").status().message().find("its value is missing"), std::string::npos);
   EXPECT_EQ(parse("--rdzv-id=--tee ./train").value().run_id, "--tee");
 }
@@ -194,9 +190,12 @@ TEST(RunOptions, WhatIsNoNumberIsRefused) {
                             "--max-restarts 1.5 x", "--max-restarts 2147483648 x", "--rdzv-backend= x"}) {
     EXPECT_EQ(parse(words).status().code(), ErrorCode::kInvalidArgument) << words;
   }
-  EXPECT_EQ(parse("--max-restarts 0x50 x").status().message(), "--max-restarts: expected a whole number, found '0x50'");
-  EXPECT_EQ(parse("--grace= x").status().message(), "--grace: expected a number, found ''");
-  EXPECT_EQ(parse("--rdzv-backend= x").status().message(), "--rdzv-backend: expected one of {c10d,static}, found ''");
+  EXPECT_EQ(parse("--max-restarts 0x50 x").status().message(),
+            "--max-restarts: expected a whole number from 0 to 2147483647, found '0x50'");
+  EXPECT_EQ(parse("--grace= x").status().message(),
+            "--grace: expected a time such as 30s or 5min, from 0 to 100000000 seconds, found ''");
+  EXPECT_EQ(parse("--rdzv-backend= x").status().message(),
+            "--rdzv-backend: expected one of c10d, static or none, found ''");
 }
 
 // As Python's int() reads them, and not as C does.
@@ -210,13 +209,13 @@ TEST(RunOptions, LeadingZerosAreNoOctal) {
   unsetenv("PET_MAX_RESTARTS");
   EXPECT_EQ(job.value().max_restarts, 10);
   std::vector<int> list;
-  std::uint64_t seed = 0;
-  CLI::App app;
-  app.add_option("--procs", list)->delimiter(',')->check(CLI::Range(1, 100));
-  app.add_option("--seed", seed);
-  parse_words(app, {"--procs", "010,08", "011", "--seed", "09"});
-  EXPECT_EQ(list, (std::vector<int>{10, 8, 11}));
-  EXPECT_EQ(seed, 9U);
+  std::int64_t seed = 0;
+  const options::Command command{.name = "x", .help = ""};
+  command.key("procs", list, "").between(1, 100);
+  command.key("seed", seed, "");
+  ASSERT_TRUE(read(command, {"--procs", "010,08", "--seed", "09"}).ok());
+  EXPECT_EQ(list, (std::vector<int>{10, 8}));
+  EXPECT_EQ(seed, 9);
 }
 
 TEST(RunOptions, Endpoints) {
@@ -242,9 +241,12 @@ TEST(RunOptions, MistakesAreNamed) {
   EXPECT_NE(message("--nnodes 1:2 --master-addr a --node-rank 0 x").find("fixed number"), std::string::npos);
   EXPECT_NE(message("--nnodes 2 --standalone x").find("--standalone is for one node"), std::string::npos);
   EXPECT_NE(message("--rdzv-conf bogus=1 x").find("--rdzv-conf bogus"), std::string::npos);
-  EXPECT_NE(message("--rdzv-conf join_timeout=0 x").find("expected more than 0 seconds"), std::string::npos);
-  EXPECT_NE(message("--rdzv-conf join_timeout=soon x").find("expected seconds"), std::string::npos);
-  EXPECT_NE(message("--local-ranks-filter 0,x y").find("--local-ranks-filter 'x'"), std::string::npos);
+  EXPECT_NE(message("--rdzv-conf join_timeout=0 x")
+                .find("join_timeout: expected a time such as 30s or 5min, at least 0.001 seconds, found '0'"),
+            std::string::npos);
+  EXPECT_NE(message("--rdzv-conf join_timeout=soon x").find("join_timeout: expected a time"), std::string::npos);
+  EXPECT_NE(message("--local-ranks-filter 0,x y").find("--local-ranks-filter: expected local ranks"),
+            std::string::npos);
   EXPECT_NE(message("--tee 4 x").find("--tee: '4'"), std::string::npos);
   EXPECT_NE(message("--redirects 0:1,0:2 x").find("--redirects: '0:1,0:2'"), std::string::npos);
   EXPECT_NE(message("-m --no-python x").find("exclude"), std::string::npos);

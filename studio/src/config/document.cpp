@@ -11,8 +11,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include "config/words.h"
-
 namespace lockstep::config {
 namespace {
 
@@ -136,7 +134,7 @@ class TreeBuilder : public YAML::EventHandler {
     // The parser gives plain values the tag "?" or "", and values in quotes the tag "!".
     if (tag.size() > 1) {
       problems_.add(lines_.place_of(mark),
-                    fmt::format("the tag {} is not supported; write the value alone", shown(tag)));
+                    fmt::format("the tag {} is not supported; write the value alone", options::shown(tag)));
     }
   }
 
@@ -189,7 +187,7 @@ class TreeBuilder : public YAML::EventHandler {
     const auto [first, is_new] = frame.lines.emplace(member.name, member.place.line);
     if (!is_new) {
       problems_.add(member.place, fmt::format("the key {} is here twice, first on line {}; remove one",
-                                              shown(member.name), first->second));
+                                              options::shown(member.name), first->second));
       return;
     }
     frame.node.members.push_back(std::move(member));

@@ -1,98 +1,135 @@
 #include "lockstep/config/schema.h"
 
-#include <algorithm>
-#include <utility>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
-#include "config/reader.h"
-#include "config/value.h"
+#include <algorithm>
+#include <cstdint>
+#include <span>
+
+#include "base/printable.h"
+#include "base/regular_file.h"
+#include "base/word_distance.h"
+#include "config/document.h"
+#include "options/reading.h"
+#include "options/value.h"
 
 namespace lockstep::config {
 namespace {
 
-std::string with_dashes(std::string text) {
-  std::replace(text.begin(), text.end(), '_', '-');
+std::string joined(const std::string& section, const std::string& name) {
+  return section.empty() ? name : section + "." + name;
+}
+
+Result<std::string> read_text(const std::filesystem::path& path) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const RegularFile file, RegularFile::open(path));
+  // One byte more than allowed, in case the file has grown.
+  std::string text(Schema::kMostBytes + 1, '\0');
+  const std::span<std::uint8_t> bytes(reinterpret_cast<std::uint8_t*>(text.data()), text.size());
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::size_t count, file.read(bytes));
+  if (count > Schema::kMostBytes) {
+    return Status(ErrorCode::kInvalidArgument,
+                  fmt::format("{}: this file is larger than {} bytes; is it the configuration?",
+                              printable(path.native()), Schema::kMostBytes));
+  }
+  text.resize(count);
   return text;
+}
+
+std::string suggestion(std::string_view word, const std::vector<std::string>& known) {
+  constexpr std::size_t kMostListed = 12;
+  if (const std::string best = nearest_word(word, known); !best.empty()) {
+    return fmt::format("; the nearest known one is '{}'", best);
+  }
+  if (known.empty()) return "";
+  const std::size_t count = std::min(kMostListed, known.size());
+  return fmt::format("; known are {}{}",
+                     fmt::join(known.begin(), known.begin() + static_cast<std::ptrdiff_t>(count), ", "),
+                     count < known.size() ? ", ..." : "");
 }
 
 }  // namespace
 
-Key::Key(std::string section, std::string name, Field field, std::string help)
-    : section_(std::move(section)), name_(std::move(name)), field_(std::move(field)), help_(std::move(help)) {
-  if (std::holds_alternative<std::chrono::milliseconds*>(field_)) least_ = 0;
-  default_text_ = value_text(field_);
-}
+// Finds the values and the mistakes of a file.
+class FileWalk {
+ public:
+  FileWalk(const Schema& schema, options::Reading& reading) : schema_(schema), reading_(reading) {}
 
-Key& Key::at_least(double least) {
-  least_ = least;
-  return *this;
-}
-
-Key& Key::between(double least, double most) {
-  least_ = least;
-  most_ = most;
-  return *this;
-}
-
-Key& Key::choices(std::vector<std::string> words) {
-  words_ = std::move(words);
-  return *this;
-}
-
-Key& Key::environment(std::string variable) {
-  variable_ = std::move(variable);
-  return *this;
-}
-
-Key& Key::option(std::string name) {
-  option_ = std::move(name);
-  return *this;
-}
-
-Key& Key::required() {
-  required_ = true;
-  return *this;
-}
-
-std::string Key::path() const {
-  return section_.empty() ? name_ : section_ + "." + name_;
-}
-
-Key& Section::add(std::string name, Field field, std::string help) {
-  return schema_->keys_.emplace_back(name_, std::move(name), std::move(field), std::move(help));
-}
-
-Section Schema::section(std::string name, std::string help) {
-  const bool known = std::any_of(sections_.begin(), sections_.end(), [&](const auto& s) { return s.first == name; });
-  if (!known) sections_.emplace_back(name, std::move(help));
-  return Section(*this, std::move(name));
-}
-
-void Schema::ignore_section(std::string name) {
-  ignored_.push_back(std::move(name));
-}
-
-Status Schema::read(const Sources& sources) {
-  return Reader(*this, sources).run();
-}
-
-const Key* Schema::find(std::string_view path) const {
-  const auto key = std::find_if(keys_.begin(), keys_.end(), [&](const Key& k) { return k.path() == path; });
-  return key == keys_.end() ? nullptr : &*key;
-}
-
-const Key* Schema::find_option(std::string_view name) const {
-  if (!name.starts_with("--")) return nullptr;
-  const std::string wanted = with_dashes(std::string(name));
-  const Key* by_name = nullptr;
-  int same_name = 0;
-  for (const Key& key : keys_) {
-    if (wanted == with_dashes(key.option_name()) || wanted == "--" + with_dashes(key.path())) return &key;
-    if (wanted == "--" + with_dashes(key.name())) {
-      by_name = &key;
-      ++same_name;
-    }
+  void walk(const Node& map, const std::string& section) {
+    for (const Member& member : map.members) take_member(member, section);
   }
-  return same_name == 1 && by_name->option_name().empty() ? by_name : nullptr;
+
+ private:
+  void take_member(const Member& member, const std::string& section) {
+    const std::string path = joined(section, member.name);
+    // A dot in a name would make it look like a key of a section.
+    const bool dotted = member.name.find('.') != std::string::npos;
+    if (const Key* key = dotted ? nullptr : schema_.find(path); key != nullptr && key->is_in_file()) {
+      return reading_.take_from_file(*key, member.value);
+    }
+    if (!dotted && is_section(path)) {
+      if (member.value.kind == Node::Kind::kMap) return walk(member.value, path);
+      if (member.value.kind == Node::Kind::kNull) return;
+      return reading_.problems.add(member.value.place, fmt::format("{}: expected a section with keys, found {}", path,
+                                                                   options::found(member.value)));
+    }
+    if (section.empty() && is_of_others(member)) return;
+    tell_unknown(member, section);
+  }
+
+  void tell_unknown(const Member& member, const std::string& section) {
+    const std::vector<std::string> names = names_in(section);
+    const bool map = member.value.kind == Node::Kind::kMap;
+    std::string message = fmt::format("unknown {} {}", map ? "section" : "key", options::shown(member.name));
+    if (!section.empty()) message += fmt::format(" in section '{}'", section);
+    std::string hint = suggestion(member.name, names);
+    if (nearest_word(member.name, names).empty()) {
+      for (const Key& key : schema_.keys()) {
+        if (key.name() == member.name && key.is_in_file())
+          hint = fmt::format("; the key of this name belongs to section '{}'", key.section());
+      }
+    }
+    reading_.problems.add(member.place, message + hint);
+  }
+
+  bool is_section(const std::string& path) const {
+    return std::any_of(schema_.sections().begin(), schema_.sections().end(), [&](const auto& section) {
+      return section.first == path || section.first.starts_with(path + ".");
+    });
+  }
+
+  bool is_of_others(const Member& member) const {
+    const auto& ignored = schema_.ignored_;
+    if (std::find(ignored.begin(), ignored.end(), member.name) != ignored.end()) return true;
+    if (!schema_.ignore_others_ || member.value.kind != Node::Kind::kMap) return false;
+    return nearest_word(member.name, names_in("")).empty();
+  }
+
+  std::vector<std::string> names_in(const std::string& section) const {
+    std::vector<std::string> names;
+    for (const Key& key : schema_.keys()) {
+      if (key.section() == section && key.is_in_file()) names.push_back(key.name());
+    }
+    for (const std::string& inner : schema_.sections_below(section)) {
+      names.push_back(inner.substr(section.empty() ? 0 : section.size() + 1));
+    }
+    return names;
+  }
+
+  const Schema& schema_;
+  options::Reading& reading_;
+};
+
+Status Schema::read_file(const std::filesystem::path& file, options::Reading& reading) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string text, read_text(file));
+  const std::optional<Node> root = parse_document(text, reading.problems);
+  if (!root) return {};
+  if (root->kind == Node::Kind::kMap) {
+    FileWalk(*this, reading).walk(*root, "");
+  } else {
+    reading.problems.add(root->place, fmt::format("expected sections with keys, found {}", options::found(*root)));
+  }
+  return {};
 }
 
 }  // namespace lockstep::config

@@ -248,26 +248,47 @@ TEST_F(ConfigSchema, WhatIsPrintedReadsBackTheSame) {
 
 class ConfigCommandLine : public ConfigSchema {
  protected:
-  Result<CommandLine> parse(const std::vector<const char*>& words) {
+  // The words that are not options go to words_.
+  Status parse(const std::vector<const char*>& words) {
     std::vector<const char*> argv{"train"};
     argv.insert(argv.end(), words.begin(), words.end());
-    return parse_command_line(schema_, static_cast<int>(argv.size()), argv.data());
+    return configure(schema_, static_cast<int>(argv.size()), argv.data(), &words_).status();
   }
+
+  std::vector<std::string> words_;
 };
 
 TEST_F(ConfigCommandLine, TakesKeysInEverySpelling) {
-  auto line = parse({"--config", "a.yaml", "data", "--epochs=4", "--no-shuffle", "--trainer.optimizer.decay", "1",
-                     "--print_config", "--last_step", "7", "--", "--epochs"});
-  ASSERT_TRUE(line.ok()) << line.status().message();
-  EXPECT_EQ(line->file, "a.yaml");
-  EXPECT_TRUE(line->print_config);
-  EXPECT_FALSE(line->help);
-  EXPECT_EQ(line->rest, (std::vector<std::string>{"data", "--epochs"}));
-  ASSERT_TRUE(schema_.read({{}, {}, line->options}).ok());
+  folder_.write("c.yaml", "trainer:\n  epochs: 3\n  seed: 9\n");
+  const std::string file = folder_.path("c.yaml");
+  const Status status = parse({"--config", file.c_str(), "data", "--epochs=4", "--no-shuffle",
+                               "--trainer.optimizer.decay", "1", "--last_step", "7", "--", "--epochs"});
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(words_, (std::vector<std::string>{"data", "--epochs"}));
   EXPECT_EQ(options_.epochs, 4);
+  EXPECT_EQ(options_.seed, 9);
   EXPECT_FALSE(options_.shuffle);
   EXPECT_EQ(options_.decay, 1);
   EXPECT_EQ(options_.stop, 7);
+  EXPECT_FALSE(schema_.print_config());
+}
+
+TEST_F(ConfigCommandLine, PrintsHelpAndTheConfigurationInTheSameNames) {
+  const auto printed = [&](const char* word) {
+    testing::internal::CaptureStdout();
+    const std::vector<const char*> argv{"train", word};
+    const Result<bool> configured = configure(schema_, 2, argv.data());
+    const std::string text = testing::internal::GetCapturedStdout();
+    EXPECT_TRUE(configured.ok() && !configured.value()) << configured.status().message();
+    return text;
+  };
+  const std::string help = printed("--help");
+  for (const char* part : {"How the model is trained (trainer):\n", "--config VALUE", "--last-step VALUE", "--shuffle ",
+                           "Passes over the data (default 10; a whole number of at least 1 that fits in 32 bits; "
+                           "variable TEST_EPOCHS)"}) {
+    EXPECT_NE(help.find(part), std::string::npos) << part << help;
+  }
+  EXPECT_NE(printed("--print_config").find("  epochs: 10 "), std::string::npos);
 }
 
 // A word that nobody reads would be an option that silently does not hold.
@@ -296,16 +317,17 @@ TEST_F(ConfigCommandLine, AProgramTakesOptionsAlone) {
 }
 
 TEST_F(ConfigCommandLine, RefusesWhatItDoesNotKnow) {
-  EXPECT_EQ(parse({"--epoch", "3"}).status().message(), "unknown option '--epoch'; the nearest known one is --epochs");
-  EXPECT_EQ(parse({"--xylophone"}).status().message(), "unknown option '--xylophone'; --help lists all");
-  EXPECT_EQ(parse({"--no-epochs"}).status().code(), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(parse({"--epochs"}).status().message(), "--epochs: its value is missing");
-  EXPECT_EQ(parse({"--config"}).status().message(), "--config: its value is missing");
-  EXPECT_EQ(parse({"--resume", "--shuffle"}).status().message(),
+  EXPECT_EQ(parse({"--epoch", "3"}).message(), "unknown option '--epoch'; the nearest known one is --epochs");
+  EXPECT_EQ(parse({"--xylophone"}).message(), "unknown option '--xylophone'; --help lists all");
+  EXPECT_EQ(parse({"--no-epochs"}).code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(parse({"--epochs"}).message(), "--epochs: its value is missing");
+  EXPECT_EQ(parse({"--config"}).message(), "--config: its value is missing");
+  EXPECT_EQ(parse({"--resume", "--shuffle"}).message(),
             "--resume: its value is missing: '--shuffle' is the next option; if it is meant as the value, write "
             "--resume=--shuffle");
-  EXPECT_EQ(parse({"--resume=--shuffle"})->options.at(0).value, "--shuffle");
-  EXPECT_EQ(parse({"--decay", "-1"})->options.at(0).value, "-1");
+  EXPECT_TRUE(parse({"--resume=--shuffle", "--seed", "-1"}).ok());
+  EXPECT_EQ(options_.resume, "--shuffle");
+  EXPECT_EQ(options_.seed, -1);
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ struct Options {
 
 inline void declare(Options& options, lockstep::config::Schema& schema) {
   schema.ignore_section("launch");  // that of `lockstep run`
-  auto top = schema.section("", "Usage: train --config FILE [options]");
+  auto top = schema.section("", "Trains a small model on folders of pictures.");
   top.key("output", options.output, "Folder of the run: its log, report and checkpoints");
   auto data = schema.section("data", "Where the pictures are");
   data.key("train", options.train, "Folder of the training");

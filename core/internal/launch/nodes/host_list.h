@@ -25,9 +25,6 @@ bool is_this_machine(std::string_view name);
 // The words of --ssh, as a shell splits them: quotes and backslashes keep spaces in a word.
 Result<std::vector<std::string>> split_words(std::string_view text);
 
-// The command line's words without these options and their values, in both spellings: "--a-b V", "--a_b=V".
-std::vector<std::string> without_options(const std::vector<std::string>& words, const std::vector<std::string>& names);
-
 // The words as one command line for a POSIX shell.
 std::string quote_for_shell(const std::vector<std::string>& words);
 

@@ -1,16 +1,15 @@
 // The program behind `lockstep checkpoint`. `lockstep` executes it for this command, so the launcher does not load
 // LibTorch, which the readers of checkpoints need.
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <string>
 #include <vector>
 
-#include "arguments/words.h"
 #include "base/printable.h"
 #include "base/standard_descriptors.h"
 #include "checkpoint/tools/tools.h"
+#include "options/command.h"
 
 namespace {
 
@@ -52,13 +51,16 @@ int run_verify(const Arguments& arguments) {
   return good ? EXIT_SUCCESS : kBad;
 }
 
-int run_diff(Arguments arguments) {
+int run_diff(Arguments arguments) try {
   if (arguments.diff.first_entry.empty()) arguments.diff.first_entry = arguments.entry;
   if (arguments.diff.second_entry.empty()) arguments.diff.second_entry = arguments.entry;
   const checkpoint::Differences found = checkpoint::diff(arguments.first, arguments.second, arguments.diff);
   print_lines(found.lines);
   std::printf("%zu values differ, %zu are the same\n", found.lines.size(), found.same);
   return found.lines.empty() ? EXIT_SUCCESS : kDifferent;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "lockstep: %s\n", lockstep::printable(error.what()).c_str());
+  return kUsageError;
 }
 
 int run_convert(const Arguments& arguments) {
@@ -70,78 +72,65 @@ int run_convert(const Arguments& arguments) {
   return EXIT_SUCCESS;
 }
 
-void add_show(CLI::App& command, Arguments& arguments) {
-  command.add_option("FILE", arguments.first, "A file or folder")->required();
-  command.add_option("--entry", arguments.show.entry, "Show the value under this key of its dict alone");
-  command.add_flag("--statistics", arguments.show.statistics,
-                   "For each tensor the least, the greatest and the mean value, and how many are not finite");
-  command.add_flag("--ignore-checksum", arguments.show.ignore_checksum,
-                   "Read a safetensors file that another program has rewritten with the metadata of the former one");
+constexpr const char* kFile = "A file or folder";
+constexpr const char* kIgnoreChecksum =
+    "Read a safetensors file that another program has rewritten with the metadata of the former one";
+
+void add_show(lockstep::options::Command& group, Arguments& a) {
+  const auto& command = group.add("show", "Print what a file holds", [&] { return run_show(a); });
+  command.key("FILE", a.first, kFile).word();
+  command.key("entry", a.show.entry, "Show the value under this key of its dict alone");
+  command.key("statistics", a.show.statistics,
+              "For each tensor the least, the greatest and the mean value, and how many are not finite");
+  command.key("ignore_checksum", a.show.ignore_checksum, kIgnoreChecksum);
 }
 
-void add_verify(CLI::App& command, Arguments& arguments) {
-  command.add_option("FILES", arguments.files, "Files or folders")->required();
-  command.add_flag("--finite", arguments.verify.finite, "Tensors with NaN or infinity are bad too");
+void add_verify(lockstep::options::Command& group, Arguments& a) {
+  const auto& command =
+      group.add("verify", "Read files completely and compare their checksums", [&] { return run_verify(a); });
+  command.key("FILES", a.files, "Files or folders").word();
+  command.key("finite", a.verify.finite, "Tensors with NaN or infinity are bad too");
 }
 
-void add_diff(CLI::App& command, Arguments& arguments) {
-  command.add_option("FIRST", arguments.first, "A file or folder")->required();
-  command.add_option("SECOND", arguments.second, "A file or folder, of the same format or another")->required();
-  command.add_option("--entry", arguments.entry, "Compare the values under this key");
-  command.add_option("--first-entry", arguments.diff.first_entry, "This key of the first. Default: --entry");
-  command.add_option("--second-entry", arguments.diff.second_entry, "This key of the second. Default: --entry");
-  command.add_option("--rtol", arguments.diff.rtol, "Allowed difference relative to the second. Default 0")
-      ->check(CLI::Range(0.0, 1e9));
-  command.add_option("--atol", arguments.diff.atol, "Allowed difference. Default 0")->check(CLI::Range(0.0, 1e9));
-  command.add_flag("--ignore-dtypes", arguments.diff.ignore_dtypes, "Compare values of different dtypes");
+void add_diff(lockstep::options::Command& group, Arguments& a) {
+  const auto& command = group.add("diff", "Compare the values of two files", [&] { return run_diff(a); });
+  command.key("FIRST", a.first, kFile).word();
+  command.key("SECOND", a.second, "A file or folder, of the same format or another").word();
+  command.key("entry", a.entry, "Compare the values under this key");
+  command.key("first_entry", a.diff.first_entry, "This key of the first. Empty: --entry");
+  command.key("second_entry", a.diff.second_entry, "This key of the second. Empty: --entry");
+  command.key("rtol", a.diff.rtol, "Allowed difference relative to the second").between(0, 1e9);
+  command.key("atol", a.diff.atol, "Allowed difference").between(0, 1e9);
+  command.key("ignore_dtypes", a.diff.ignore_dtypes, "Compare values of different dtypes");
 }
 
-void add_convert(CLI::App& command, Arguments& arguments) {
-  command.add_option("FROM", arguments.first, "A file or folder")->required();
+void add_convert(lockstep::options::Command& group, Arguments& a) {
+  const auto& command = group.add("convert", "Write a file in another format", [&] { return run_convert(a); });
+  command.key("FROM", a.first, kFile).word();
   command
-      .add_option("TO", arguments.second,
-                  "The file to write: .safetensors, .ckpt (a checkpoint of Lockstep), else one of torch.save")
-      ->required();
-  command.add_option("--entry", arguments.convert.entry, "Convert the value under this key, such as model");
-  command.add_option("--dtype", arguments.convert.dtype, "Convert tensors of floating point: float16, bfloat16, ...");
-  command.add_option("--strip-prefix", arguments.convert.strip_prefix,
-                     "Take this off the names, such as module., and leave out names without it");
-  command.add_option("--add-prefix", arguments.convert.add_prefix, "Put this in front of the names");
-  command.add_option("--optimizer", arguments.convert.optimizer,
-                     "The kind of the optimizer for a .ckpt, where its options do not tell: Adam, AdamW");
-  command.add_flag("--ignore-checksum", arguments.convert.ignore_checksum,
-                   "Read a safetensors file that another program has rewritten with the metadata of the former one");
+      .key("TO", a.second, "The file to write: .safetensors, .ckpt (a checkpoint of Lockstep), else one of torch.save")
+      .word();
+  command.key("entry", a.convert.entry, "Convert the value under this key, such as model");
+  command.key("dtype", a.convert.dtype, "Convert tensors of floating point: float16, bfloat16, ...");
+  command.key("strip_prefix", a.convert.strip_prefix,
+              "Take this off the names, such as module., and leave out names without it");
+  command.key("add_prefix", a.convert.add_prefix, "Put this in front of the names");
+  command.key("optimizer", a.convert.optimizer,
+              "The kind of the optimizer for a .ckpt, where its options do not tell: Adam, AdamW");
+  command.key("ignore_checksum", a.convert.ignore_checksum, kIgnoreChecksum);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   lockstep::fill_standard_descriptors();
-  CLI::App app("Files of models and training runs.", "lockstep");
-  app.require_subcommand(1);
-  CLI::App* group = app.add_subcommand(
+  lockstep::options::Command app{.name = "lockstep", .help = "Files of models and training runs."};
+  lockstep::options::Command& group = app.add(
       "checkpoint", "Files of torch.save, safetensors, distributed checkpoints of Python, checkpoints of Lockstep");
-  group->require_subcommand(1);
   Arguments arguments;
-  CLI::App* show = group->add_subcommand("show", "Print what a file holds");
-  add_show(*show, arguments);
-  CLI::App* verify = group->add_subcommand("verify", "Read files completely and compare their checksums");
-  add_verify(*verify, arguments);
-  CLI::App* diff = group->add_subcommand("diff", "Compare the values of two files");
-  add_diff(*diff, arguments);
-  CLI::App* convert = group->add_subcommand("convert", "Write a file in another format");
-  add_convert(*convert, arguments);
-  try {
-    lockstep::cli::parse_words(app, {argv + 1, argv + argc});
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? EXIT_SUCCESS : kUsageError;
-  }
-  try {
-    if (show->parsed()) return run_show(arguments);
-    if (verify->parsed()) return run_verify(arguments);
-    return diff->parsed() ? run_diff(arguments) : run_convert(arguments);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "lockstep: %s\n", lockstep::printable(error.what()).c_str());
-    return diff->parsed() ? kUsageError : EXIT_FAILURE;
-  }
+  add_show(group, arguments);
+  add_verify(group, arguments);
+  add_diff(group, arguments);
+  add_convert(group, arguments);
+  return lockstep::options::run(app, {argv + 1, argv + argc});
 }

@@ -9,6 +9,12 @@
 #include "base/printable.h"
 
 namespace lockstep::launch {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(NodeInfo, node_rank, workers, host, pid, address, serves,
+                                                store_outlives_job, role, version, command, same_command, min_nodes,
+                                                max_nodes, max_restarts, grace_ms, silence_ms, join_timeout_ms,
+                                                last_call_ms, problem, problem_code)
+
 namespace {
 
 using nlohmann::json;
@@ -63,53 +69,6 @@ void clean(Event& event) {
   for (std::string& line : event.failure.stderr_tail) clean(line);
 }
 
-json to_json(const NodeInfo& info) {
-  return {{"node_rank", info.node_rank},
-          {"workers", info.workers},
-          {"host", info.host},
-          {"pid", info.pid},
-          {"address", info.address},
-          {"serves", info.serves},
-          {"store_outlives_job", info.store_outlives_job},
-          {"role", info.role},
-          {"version", info.version},
-          {"command", info.command},
-          {"same_command", info.same_command},
-          {"min_nodes", info.min_nodes},
-          {"max_nodes", info.max_nodes},
-          {"max_restarts", info.max_restarts},
-          {"grace_ms", info.grace_ms},
-          {"silence_ms", info.silence_ms},
-          {"join_timeout_ms", info.join_timeout_ms},
-          {"last_call_ms", info.last_call_ms},
-          {"problem", info.problem},
-          {"problem_code", info.problem_code}};
-}
-
-NodeInfo node_info(const json& object, std::string id) {
-  return {.id = std::move(id),
-          .node_rank = object.value("node_rank", -1),
-          .workers = object.value("workers", 1),
-          .host = object.value("host", ""),
-          .pid = object.value("pid", 0),
-          .address = object.value("address", ""),
-          .serves = object.value("serves", false),
-          .store_outlives_job = object.value("store_outlives_job", false),
-          .role = object.value("role", "default"),
-          .version = object.value("version", ""),
-          .command = object.value("command", ""),
-          .same_command = object.value("same_command", true),
-          .min_nodes = object.value("min_nodes", 1),
-          .max_nodes = object.value("max_nodes", 1),
-          .max_restarts = object.value("max_restarts", 0),
-          .grace_ms = object.value("grace_ms", 5000L),
-          .silence_ms = object.value("silence_ms", 2000L),
-          .join_timeout_ms = object.value("join_timeout_ms", 600'000L),
-          .last_call_ms = object.value("last_call_ms", 30'000L),
-          .problem = object.value("problem", ""),
-          .problem_code = object.value("problem_code", 0)};
-}
-
 json to_json(const Failure& failure) {
   return {{"rank", failure.rank},
           {"local_rank", failure.local_rank},
@@ -161,7 +120,10 @@ Event event_of(const json& object) {
   event.store = object.value("store", "");
   event.text = object.value("text", "");
   event.code = object.value("code", 0);
-  if (event.kind == EventKind::kJoin) event.info = node_info(object.at("info"), event.node);
+  if (event.kind == EventKind::kJoin) {
+    event.info = object.at("info");
+    event.info.id = event.node;
+  }
   if (event.kind == EventKind::kFailed) event.failure = failure_of(object.at("failure"));
   return event;
 }
@@ -175,7 +137,7 @@ std::string NodeInfo::text() const {
 
 std::string encode(const Event& event) {
   json object{{"kind", static_cast<int>(event.kind)}, {"node", event.node}, {"number", event.number}};
-  if (event.kind == EventKind::kJoin) object["info"] = to_json(event.info);
+  if (event.kind == EventKind::kJoin) object["info"] = event.info;
   if (event.kind == EventKind::kFailed) object["failure"] = to_json(event.failure);
   if (event.kind == EventKind::kServices) {
     object["master_addr"] = event.master_addr;

@@ -136,21 +136,6 @@ Result<std::vector<std::string>> split_words(std::string_view text) {
   return words;
 }
 
-std::vector<std::string> without_options(const std::vector<std::string>& words, const std::vector<std::string>& names) {
-  std::vector<std::string> rest;
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    const std::size_t equals = words[i].find('=');
-    std::string name = words[i].substr(0, equals);
-    if (name.starts_with("--")) std::replace(name.begin() + 2, name.end(), '_', '-');
-    if (std::find(names.begin(), names.end(), name) == names.end()) {
-      rest.push_back(words[i]);
-    } else if (equals == std::string::npos) {
-      ++i;  // its value
-    }
-  }
-  return rest;
-}
-
 std::string quote_for_shell(const std::vector<std::string>& words) {
   std::string line;
   for (const std::string& word : words) {

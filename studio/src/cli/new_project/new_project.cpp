@@ -201,32 +201,4 @@ Status new_project(const fs::path& templates, const fs::path& given) {
   return status.with_context("new");
 }
 
-int new_command(const std::vector<std::string>& words, const fs::path& program_folder) {
-  constexpr int kUsageError = 2;
-  constexpr const char* kUsage =
-      "Usage: lockstep new NAME\n\nMakes a project in the folder NAME that builds and trains at once: CMake, "
-      "config.yaml,\n"
-      "model, data, trainer, scripts for one machine, Slurm and Kubernetes, tests.\n";
-  if (words.size() == 1 && (words[0] == "--help" || words[0] == "-h")) {
-    std::fputs(kUsage, stdout);
-    return 0;
-  }
-  if (words.size() != 1 || words[0].empty() || words[0][0] == '-') {
-    std::fputs(kUsage, stderr);
-    return kUsageError;
-  }
-  const Status status = new_project(project_templates(program_folder), words[0]);
-  if (!status.ok()) {
-    std::fprintf(stderr, "lockstep: %s\n", printable(status.message()).c_str());
-    return status.code() == ErrorCode::kInvalidArgument ? kUsageError : 1;
-  }
-  std::error_code ignored;  // the path may lead through a folder that is missing
-  const std::string place = fs::exists(words[0], ignored) ? words[0] : fs::weakly_canonical(words[0], ignored).native();
-  std::printf(
-      "%s is there. Next:\n  cd %s\n  cmake -B build -G Ninja && cmake --build build\n"
-      "  ./build/train --config config.yaml\n",
-      place.c_str(), place.c_str());
-  return 0;
-}
-
 }  // namespace lockstep::cli

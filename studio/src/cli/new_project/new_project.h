@@ -2,8 +2,6 @@
 #pragma once
 
 #include <filesystem>
-#include <string>
-#include <vector>
 
 #include "lockstep/base/status.h"
 
@@ -13,10 +11,6 @@ namespace lockstep::cli {
 // The folder must not be there, or be empty; its name is a letter followed by letters, digits, '-' or '_'
 // (kInvalidArgument). After an error it is as it was before.
 Status new_project(const std::filesystem::path& templates, const std::filesystem::path& folder);
-
-// `lockstep new NAME` with the words after `new`; `program_folder` is that of the program. Prints what to do next, or
-// the error. Returns the exit code.
-int new_command(const std::vector<std::string>& words, const std::filesystem::path& program_folder);
 
 // Where the templates of the program in `program_folder` are.
 std::filesystem::path project_templates(const std::filesystem::path& program_folder);

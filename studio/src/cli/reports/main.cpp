@@ -1,24 +1,22 @@
 // The program behind `lockstep report` and `lockstep scaling`, which `lockstep` executes for these commands.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <exception>
 #include <filesystem>
 #include <string>
 #include <vector>
 
-#include "arguments/words.h"
 #include "base/printable.h"
 #include "base/standard_descriptors.h"
 #include "launch/cores.h"
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/report/report.h"
 #include "lockstep/report/scaling.h"
+#include "options/command.h"
 #include "report/scaling/runs.h"
 
 namespace {
@@ -29,16 +27,13 @@ using lockstep::report::ScalingKind;
 using lockstep::report::ScalingOptions;
 using lockstep::report::ScalingTable;
 
-constexpr int kUsageError = 2;
-
 // What is printed is for people. When nobody reads it any more, that is no error, as it would be for fmt::print.
 void tell(std::FILE* stream, const std::string& text) {
   std::fputs(text.c_str(), stream);
 }
 
 int fail(const Status& status) {
-  tell(stderr, fmt::format("lockstep: {}\n", lockstep::printable(status.message())));
-  return status.code() == lockstep::ErrorCode::kInvalidArgument ? kUsageError : EXIT_FAILURE;
+  return lockstep::options::fail(Status(status.code(), lockstep::printable(status.message())));
 }
 
 struct Arguments {
@@ -49,6 +44,7 @@ struct Arguments {
   bool weak = false;
   bool strong = false;
   std::string out = "scaling";
+  std::vector<std::string> program;
 };
 
 int make_report(const Arguments& arguments) {
@@ -83,11 +79,13 @@ Result<std::string> write_files(const ScalingOptions& options, const ScalingTabl
   return text;
 }
 
-int measure_scaling(const Arguments& arguments, std::vector<std::string> command) {
-  if (command.empty()) {
-    fmt::print(stderr,
-               "lockstep: expected the program after --, for example: lockstep scaling --procs 1,2 -- ./train\n");
-    return kUsageError;
+int measure_scaling(const Arguments& arguments) {
+  if (arguments.program.empty()) {
+    return fail(Status(lockstep::ErrorCode::kInvalidArgument,
+                       "expected the program after --, for example: lockstep scaling --procs 1,2 -- ./train"));
+  }
+  if (arguments.weak && arguments.strong) {
+    return fail(Status(lockstep::ErrorCode::kInvalidArgument, "--weak and --strong exclude one another"));
   }
   std::error_code ignored;
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", ignored);
@@ -96,7 +94,7 @@ int measure_scaling(const Arguments& arguments, std::vector<std::string> command
                                .kind = arguments.weak ? ScalingKind::kWeak : ScalingKind::kStrong,
                                .folder = arguments.out,
                                .launcher = self.parent_path() / "lockstep",
-                               .command = std::move(command),
+                               .command = arguments.program,
                                .cores = lockstep::launch::usable_cores()};
   std::signal(SIGPIPE, SIG_IGN);
   const auto say = [](const std::string& line) { tell(stderr, line + "\n"); };
@@ -110,7 +108,8 @@ int measure_scaling(const Arguments& arguments, std::vector<std::string> command
   const Result<std::string> files = write_files(options, table);
   tell(stdout, table_text(options, table, status.ok()));
   if (files.ok()) tell(stdout, files.value());
-  std::fflush(stdout);  // before the errors
+  std::fflush(stdout);    // before the errors
+  std::clearerr(stdout);  // nobody need read the table
   const int exit_code = files.ok() ? EXIT_SUCCESS : fail(files.status());
   if (status.ok()) return exit_code;
   return end(Status(status.code(), fmt::format("{}; the table lacks these runs: {}", status.message(),
@@ -121,38 +120,20 @@ int measure_scaling(const Arguments& arguments, std::vector<std::string> command
 
 int main(int argc, char** argv) {
   lockstep::fill_standard_descriptors();
-  CLI::App app("Pictures of training runs.", "lockstep");
-  app.require_subcommand(1);
+  lockstep::options::Command app{.name = "lockstep", .help = "Pictures of training runs."};
   Arguments arguments;
-  CLI::App* report = app.add_subcommand("report", "Make report.html from the log of a run");
-  report->add_option("FOLDER", arguments.folder, "Folder with run.jsonl, or with the table of lockstep scaling")
-      ->required();
-  report->add_option("-o,--out", arguments.file, "The page to write. Default: report.html in that folder");
-  CLI::App* scaling = app.add_subcommand(
-      "scaling", "Run a program with several numbers of processes, and compare: scaling [options] -- PROGRAM ...");
-  scaling->add_option("--procs", arguments.processes, "Numbers of processes, for example 1,2,4. Default 1,2")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 1 << 16));
-  scaling->add_option("--runs", arguments.runs, "Runs with each number, in turn. Default 1")
-      ->check(CLI::Range(1, 1000));
-  CLI::Option* weak = scaling->add_flag("--weak", arguments.weak, "Each process has a fixed amount of work");
-  scaling->add_flag("--strong", arguments.strong, "All processes share a fixed amount of work. The default")
-      ->excludes(weak);
-  scaling->add_option("-o,--out", arguments.out, "Folder for the table, the plot and the runs. Default: scaling");
-  // What is after the "--" of scaling is the program, whatever it looks like.
-  const std::vector<std::string> words(argv + 1, argv + argc);
-  const bool is_scaling = !words.empty() && words.front() == scaling->get_name();
-  const auto dashes = is_scaling ? std::find(words.begin(), words.end(), "--") : words.end();
-  try {
-    lockstep::cli::parse_words(app, {words.begin(), dashes});
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? EXIT_SUCCESS : kUsageError;
-  }
-  try {
-    if (report->parsed()) return make_report(arguments);
-    return measure_scaling(arguments, {dashes == words.end() ? dashes : dashes + 1, words.end()});
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "lockstep: {}\n", lockstep::printable(error.what()));
-    return EXIT_FAILURE;
-  }
+  const auto& report =
+      app.add("report", "Make report.html from the log of a run", [&] { return make_report(arguments); });
+  report.key("FOLDER", arguments.folder, "Folder with run.jsonl, or with the table of lockstep scaling").word();
+  report.key("out", arguments.file, "The page to write. Empty: report.html in that folder").letter("o");
+  const auto& scaling = app.add(
+      "scaling", "Run a program with several numbers of processes, and compare: scaling [options] -- PROGRAM ...",
+      [&] { return measure_scaling(arguments); });
+  scaling.key("procs", arguments.processes, "Numbers of processes, for example 1,2,4").between(1, 1 << 16);
+  scaling.key("runs", arguments.runs, "Runs with each number, in turn").between(1, 1000);
+  scaling.key("weak", arguments.weak, "Each process has a fixed amount of work");
+  scaling.key("strong", arguments.strong, "All processes share a fixed amount of work. The default");
+  scaling.key("out", arguments.out, "Folder for the table, the plot and the runs").letter("o");
+  scaling.key("PROGRAM", arguments.program, "What is behind --, whatever it looks like").rest();
+  return lockstep::options::run(app, {argv + 1, argv + argc});
 }

@@ -146,10 +146,9 @@ std::string wrong_transforms(const char* key, const std::vector<std::string>& te
 
 // one_cycle sets the momentum in each step, so one that the user has given would silently count for nothing.
 std::string lost_momentum(const TrainCommandOptions& o, const config::Schema& schema) {
-  const auto is_given = [&](const char* key) { return schema.find(key)->origin().layer != config::Layer::kDefault; };
   const char* key = o.optimizer == "adam" || o.optimizer == "adamw" ? "optimizer.betas" : "optimizer.momentum";
   if (o.schedule != "one_cycle" || o.optimizer == "adagrad") return "";
-  if (!is_given(key) || is_given("schedule.cycle_momentum")) return "";
+  if (!schema.find(key)->is_given() || schema.find("schedule.cycle_momentum")->is_given()) return "";
   return fmt::format(
       "{}: schedule.name: one_cycle moves the momentum from 0.95 to 0.85 and back, whatever it is here, as in PyTorch; "
       "set schedule.cycle_momentum to true if that is meant, or to false to keep this one\n",
@@ -160,8 +159,7 @@ std::string lost_momentum(const TrainCommandOptions& o, const config::Schema& sc
 
 void declare(TrainCommandOptions& o, config::Schema& schema) {
   schema.ignore_section("launch");
-  auto top = schema.section(
-      "", "Usage: lockstep train --config FILE [options]\n\nTrains a model on pictures (docs/train.md).");
+  auto top = schema.section("", "Trains a model on pictures (docs/train.md).");
   top.key("output", o.output, "Folder of the run: its log, report, checkpoints and TensorBoard's files");
   top.key("dry_run", o.dry_run, "Print the plan: shapes, numbers of samples and steps, memory");
   top.key("find_lr", o.find_lr, "Try learning rates, and print where the loss falls most steeply");

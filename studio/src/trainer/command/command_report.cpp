@@ -36,7 +36,9 @@ report::Values values_of(TrainCommandOptions options) {
   config::Schema schema;
   declare(options, schema);
   report::Values values;
-  for (const config::Key& key : schema.keys()) values.emplace_back(key.path(), key.default_text());
+  for (const config::Key& key : schema.keys()) {
+    if (key.is_in_file()) values.emplace_back(key.path(), key.default_text());
+  }
   return values;
 }
 

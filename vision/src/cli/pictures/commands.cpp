@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -14,15 +13,10 @@
 
 #include "base/printable.h"
 #include "lockstep/image/decode.h"
-#include "lockstep/picture_tools/pack.h"
-#include "picture_tools/check_folder.h"
-#include "picture_tools/preview.h"
 
 namespace lockstep::cli {
 namespace {
 
-constexpr int kUsageError = 2;
-// CLI::PositiveNumber and CLI::NonNegativeNumber show a bound of 309 digits in their messages.
 constexpr int kMostNumber = std::numeric_limits<int>::max();
 
 // Prints one line. All output with names from outside goes through here: they are escaped.
@@ -32,8 +26,7 @@ void print_line(std::FILE* file, fmt::format_string<Values...> format, Values&&.
 }
 
 int fail(const Status& status) {
-  print_line(stderr, "lockstep: {}", status.message());
-  return status.code() == ErrorCode::kInvalidArgument ? kUsageError : EXIT_FAILURE;
+  return options::fail(Status(status.code(), printable(status.message())));
 }
 
 data::Compose transforms_named(const std::string& name, int size) {
@@ -68,65 +61,13 @@ int check_pack(const std::string& path) {
   return bad == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
-}  // namespace
-
-void add_pack_options(CLI::App& command, PackArguments& arguments) {
-  command.add_option("FOLDER", arguments.folder, "Folder with a subfolder of pictures for each class")->required();
-  command.add_option("FILE", arguments.file, "The pack to write; replaced when it is complete")->required();
-  command
-      .add_option(
-          "--resize", arguments.resize,
-          "Make pictures smaller whose shorter side is longer than this, as JPEG. Default: the files' own bytes")
-      ->check(CLI::Range(1, kMostNumber));
-  command.add_option("--quality", arguments.quality, "Quality of these JPEGs, 1 to 100. Default 90")
-      ->check(CLI::Range(1, 100));
-  command.add_option("--threads", arguments.threads, "Default: one for each core")->check(CLI::Range(1, kMostNumber));
-  command.add_flag("--skip-corrupt", arguments.skip_corrupt,
-                   "Leave out pictures that cannot be decoded, and say which");
-}
-
-void add_preview_options(CLI::App& command, PreviewArguments& arguments) {
-  command.add_option("FOLDER", arguments.folder, "Folder with a subfolder of pictures for each class")->required();
-  command.add_option("--out", arguments.out, "The page to write: an HTML file. Default preview.html")
-      ->check([](const std::string& name) {
-        std::string ending = std::filesystem::path(name).extension();
-        std::transform(ending.begin(), ending.end(), ending.begin(), [](unsigned char c) { return std::tolower(c); });
-        return ending == ".html" ? "" : "expected a name that ends with .html, found " + printable(name);
-      });
-  command
-      .add_option("--transforms", arguments.transforms,
-                  "reference (crop, flips, rotation, affine, colours), crop-flip or none. Default reference")
-      ->check(CLI::IsMember({"reference", "crop-flip", "none"}));
-  command.add_option("--size", arguments.size, "Side of a sample, pixels. Default 224")->check(CLI::Range(1, 4096));
-  command.add_option("--samples", arguments.samples, "Default 32, of all classes in turn")->check(CLI::Range(1, 10000));
-  command.add_option("--cell", arguments.cell, "Longer side of a picture on the page, pixels. Default 160")
-      ->check(CLI::Range(8, 2000));
-  command.add_option("--epochs", arguments.epochs, "Show each sample as in this many epochs. Default 1")
-      ->check(CLI::Range(1, 1000));
-  command.add_option("--seed", arguments.seed, "The loader's seed. Default 0");
-}
-
-void add_check_options(CLI::App& command, CheckArguments& arguments) {
-  command.add_option("PATH", arguments.path, "Folder with a subfolder of pictures for each class, or a pack")
-      ->required();
-  command
-      .add_option("--least-side", arguments.least_side,
-                  "Pictures with a shorter side than so many pixels are tiny. Default 32")
-      ->check(CLI::Range(0, kMostNumber));
-  command.add_option("--threads", arguments.threads, "Default: one for each core")->check(CLI::Range(1, kMostNumber));
-}
-
 int run_pack(const PackArguments& arguments) {
   const bool show = ::isatty(STDERR_FILENO) != 0;
   const auto progress = [&](std::int64_t done, std::int64_t of) {
     if (show) fmt::print(stderr, "\r{} of {} pictures{}", done, of, done == of ? "\n" : "");
   };
-  const Result<data::PackSummary> packed = data::pack_folder(arguments.folder, arguments.file,
-                                                             {.shorter_side = arguments.resize,
-                                                              .quality = arguments.quality,
-                                                              .threads = arguments.threads,
-                                                              .skip_corrupt = arguments.skip_corrupt},
-                                                             progress);
+  const Result<data::PackSummary> packed =
+      data::pack_folder(arguments.folder, arguments.file, arguments.options, progress);
   if (!packed.ok()) return fail(packed.status());
   const data::PackSummary& summary = packed.value();
   for (const std::string& left_out : summary.left_out) print_line(stdout, "left out: {}", left_out);
@@ -137,9 +78,16 @@ int run_pack(const PackArguments& arguments) {
 }
 
 int run_preview(const PreviewArguments& arguments) {
+  std::string ending = std::filesystem::path(arguments.out).extension();
+  std::transform(ending.begin(), ending.end(), ending.begin(), [](unsigned char c) { return std::tolower(c); });
+  if (ending != ".html") {
+    return fail(Status(ErrorCode::kInvalidArgument,
+                       fmt::format("--out: expected a name that ends with .html, found {}", arguments.out)));
+  }
+  data::PreviewOptions options = arguments.options;
+  options.seed = static_cast<std::uint64_t>(arguments.seed);
   const Result<data::PreviewSummary> written = data::write_preview(
-      arguments.folder, arguments.out, transforms_named(arguments.transforms, arguments.size),
-      {.samples = arguments.samples, .cell = arguments.cell, .seed = arguments.seed, .epochs = arguments.epochs});
+      arguments.folder, arguments.out, transforms_named(arguments.transforms, arguments.size), options);
   if (!written.ok()) return fail(written.status());
   for (const std::string& left_out : written.value().left_out) print_line(stdout, "left out: {}", left_out);
   print_line(stdout, "{}: {} samples", arguments.out, written.value().samples);
@@ -149,8 +97,7 @@ int run_preview(const PreviewArguments& arguments) {
 int run_check(const CheckArguments& arguments) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(arguments.path, ignored)) return check_pack(arguments.path);
-  const Result<data::FolderReport> report =
-      data::check_folder(arguments.path, {.least_side = arguments.least_side, .threads = arguments.threads});
+  const Result<data::FolderReport> report = data::check_folder(arguments.path, arguments.options);
   if (!report.ok()) return fail(report.status());
   std::array<std::int64_t, 3> counts{};
   for (const data::Finding& finding : report.value().findings) {
@@ -160,6 +107,46 @@ int run_check(const CheckArguments& arguments) {
   print_line(stdout, "{} pictures of {} classes: {} corrupt, {} tiny, {} duplicate", report.value().pictures,
              report.value().classes, counts[0], counts[1], counts[2]);
   return report.value().findings.empty() ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+constexpr const char* kFolder = "Folder with a subfolder of pictures for each class";
+constexpr const char* kThreads = "0: one for each core";
+
+}  // namespace
+
+void add_pack(options::Command& app, PackArguments& a) {
+  const auto& command =
+      app.add("pack", "Put a folder of class folders into one file, for PackedImages", [&] { return run_pack(a); });
+  command.key("FOLDER", a.folder, kFolder).word();
+  command.key("FILE", a.file, "The pack to write; replaced when it is complete").word();
+  command
+      .key("resize", a.options.shorter_side,
+           "Make pictures smaller whose shorter side is longer than this, as JPEG. 0: the files' own bytes")
+      .between(0, kMostNumber);
+  command.key("quality", a.options.quality, "Quality of these JPEGs").between(1, 100);
+  command.key("threads", a.options.threads, kThreads).between(0, kMostNumber);
+  command.key("skip_corrupt", a.options.skip_corrupt, "Leave out pictures that cannot be decoded, and say which");
+}
+
+void add_preview(options::Command& data, PreviewArguments& a) {
+  const auto& command = data.add("preview", "Write a page of augmented samples (HTML)", [&] { return run_preview(a); });
+  command.key("FOLDER", a.folder, kFolder).word();
+  command.key("out", a.out, "The page to write: an HTML file");
+  command.key("transforms", a.transforms, "reference (crop, flips, rotation, affine, colours), crop-flip or none")
+      .choices({"reference", "crop-flip", "none"});
+  command.key("size", a.size, "Side of a sample, pixels").between(1, 4096);
+  command.key("samples", a.options.samples, "Of all classes in turn").between(1, 10000);
+  command.key("cell", a.options.cell, "Longer side of a picture on the page, pixels").between(8, 2000);
+  command.key("epochs", a.options.epochs, "Show each sample as in this many epochs").between(1, 1000);
+  command.key("seed", a.seed, "The loader's seed").at_least(0);
+}
+
+void add_check(options::Command& data, CheckArguments& a) {
+  const auto& command = data.add("check", "Find corrupt, tiny and duplicate pictures", [&] { return run_check(a); });
+  command.key("PATH", a.path, "Folder with a subfolder of pictures for each class, or a pack").word();
+  command.key("least_side", a.options.least_side, "Pictures with a shorter side than so many pixels are tiny")
+      .between(0, kMostNumber);
+  command.key("threads", a.options.threads, kThreads).between(0, kMostNumber);
 }
 
 }  // namespace lockstep::cli

@@ -4,19 +4,17 @@
 #include <cstdint>
 #include <string>
 
-namespace CLI {  // NOLINT(readability-identifier-naming): as the library spells it
-class App;
-}
+#include "lockstep/picture_tools/pack.h"
+#include "options/command.h"
+#include "picture_tools/check_folder.h"
+#include "picture_tools/preview.h"
 
 namespace lockstep::cli {
 
 struct PackArguments {
   std::string folder;
   std::string file;
-  int resize = 0;
-  int quality = 90;
-  int threads = 0;
-  bool skip_corrupt = false;
+  data::PackOptions options;
 };
 
 struct PreviewArguments {
@@ -24,24 +22,18 @@ struct PreviewArguments {
   std::string out = "preview.html";
   std::string transforms = "reference";
   int size = 224;
-  int samples = 32;
-  int cell = 160;
-  int epochs = 1;
-  std::uint64_t seed = 0;
+  std::int64_t seed = 0;
+  data::PreviewOptions options;
 };
 
 struct CheckArguments {
   std::string path;
-  int least_side = 32;
-  int threads = 0;
+  data::CheckOptions options;
 };
 
-void add_pack_options(CLI::App& command, PackArguments& arguments);
-void add_preview_options(CLI::App& command, PreviewArguments& arguments);
-void add_check_options(CLI::App& command, CheckArguments& arguments);
-
-int run_pack(const PackArguments& arguments);
-int run_preview(const PreviewArguments& arguments);
-int run_check(const CheckArguments& arguments);
+// Add the commands `pack`, `preview` and `check`. The arguments must outlive them.
+void add_pack(options::Command& app, PackArguments& arguments);
+void add_preview(options::Command& data, PreviewArguments& arguments);
+void add_check(options::Command& data, CheckArguments& arguments);
 
 }  // namespace lockstep::cli

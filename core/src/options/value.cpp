@@ -1,4 +1,4 @@
-#include "config/value.h"
+#include "options/value.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -8,10 +8,10 @@
 #include <type_traits>
 
 #include "base/number_text.h"
+#include "base/printable.h"
 #include "base/word_distance.h"
-#include "config/words.h"
 
-namespace lockstep::config {
+namespace lockstep::options {
 namespace {
 
 using std::chrono::milliseconds;
@@ -116,11 +116,7 @@ struct Converter {
     }
   }
 
-  Store operator()(const ChoiceField& choice) const {
-    const auto word = std::find(choice.words.begin(), choice.words.end(), node.text);
-    if (node.kind != Node::Kind::kScalar || word == choice.words.end()) return std::nullopt;
-    return [set = choice.set, number = static_cast<std::size_t>(word - choice.words.begin())] { set(number); };
-  }
+  Store operator()(const TextField&) const { return std::nullopt; }  // to_value() lets the field read its text
 
  private:
   template <typename T>
@@ -151,33 +147,32 @@ std::string one_of(const std::vector<std::string>& words) {
 
 struct Describer {
   const Key& key;
+  const char* or_none;
 
   std::string operator()(bool*) const { return "true or false"; }
-  std::string operator()(int*) const { return fmt::format("a whole number{}{}", limits(key), fits(32)); }
-  std::string operator()(std::int64_t*) const { return fmt::format("a whole number{}{}", limits(key), fits(64)); }
   std::string operator()(double*) const { return "a number" + limits(key); }
   std::string operator()(std::string*) const { return key.words().empty() ? "a text" : one_of(key.words()); }
   std::string operator()(milliseconds*) const { return fmt::format("a time such as 30s or 5min{}", time_limits()); }
-  std::string operator()(std::vector<int>*) const { return whole_numbers(); }
-  std::string operator()(std::vector<std::int64_t>*) const { return whole_numbers(); }
-  std::string operator()(std::vector<double>*) const {
-    return fmt::format("a list of numbers{} such as [0.5, 1]", limits(key));
-  }
   std::string operator()(std::vector<std::string>*) const {
     return key.words().empty() ? "a list of texts such as [a, b]" : fmt::format("a list with {}", one_of(key.words()));
   }
-  std::string operator()(std::optional<int>*) const { return (*this)(static_cast<int*>(nullptr)) + " or null"; }
-  std::string operator()(std::optional<double>*) const { return (*this)(static_cast<double*>(nullptr)) + " or null"; }
-  std::string operator()(std::optional<std::string>*) const {
-    return (*this)(static_cast<std::string*>(nullptr)) + " or null";
+  template <typename T>
+  std::string operator()(std::vector<T>*) const {
+    return std::is_integral_v<T> ? fmt::format("a list of whole numbers{} such as [0, 2]", limits(key))
+                                 : fmt::format("a list of numbers{} such as [0.5, 1]", limits(key));
   }
-  std::string operator()(const ChoiceField& choice) const { return one_of(choice.words); }
+  template <typename T>
+  std::string operator()(std::optional<T>*) const {
+    return (*this)(static_cast<T*>(nullptr)) + or_none;
+  }
+  template <typename T>
+  std::string operator()(T*) const {  // int, std::int64_t
+    const std::string fits = std::isfinite(key.most()) ? "" : fmt::format(" that fits in {} bits", 8 * sizeof(T));
+    return fmt::format("a whole number{}{}", limits(key), fits);
+  }
+  std::string operator()(const TextField& field) const { return field.words.empty() ? "a text" : one_of(field.words); }
 
  private:
-  std::string whole_numbers() const { return fmt::format("a list of whole numbers{} such as [0, 2]", limits(key)); }
-  std::string fits(int bits) const {
-    return std::isfinite(key.most()) ? "" : fmt::format(" that fits in {} bits", bits);
-  }
   std::string time_limits() const {
     if (std::isfinite(key.most())) return fmt::format(", from {} to {} seconds", key.least(), key.most());
     return key.least() > 0 ? fmt::format(", at least {} seconds", key.least()) : "";
@@ -219,7 +214,7 @@ struct Writer {
     const bool seconds = value->count() % 1000 == 0;
     return seconds ? fmt::format("{}s", value->count() / 1000) : fmt::format("{}ms", value->count());
   }
-  std::string operator()(const ChoiceField& choice) const { return text_of(choice.words[choice.get()]); }
+  std::string operator()(const TextField& field) const { return text_of(field.text()); }
   template <typename T>
   std::string operator()(const std::vector<T>* values) const {
     std::vector<std::string> texts;
@@ -259,12 +254,18 @@ std::size_t end_of_item(std::string_view text) {
 
 }  // namespace
 
-std::string expected(const Key& key) {
-  return std::visit(Describer{key}, key.field());
+std::string expected(const Key& key, bool in_file) {
+  return std::visit(Describer{key, in_file ? " or null" : " or none"}, key.field());
 }
 
-std::optional<std::function<void()>> to_value(const Key& key, const Node& node) {
-  return std::visit(Converter{key, node}, key.field());
+Result<std::function<void()>> to_value(const Key& key, const Node& node, bool in_file) {
+  const auto* text = std::get_if<TextField>(&key.field());
+  if (text != nullptr && node.kind == Node::Kind::kScalar) {
+    auto store = text->read(node.text);
+    if (store.ok() || text->words.empty()) return store;
+  }
+  if (auto store = std::visit(Converter{key, node}, key.field())) return std::move(*store);
+  return Status(ErrorCode::kInvalidArgument, fmt::format("expected {}, found {}", expected(key, in_file), found(node)));
 }
 
 Node node_from_text(const Key& key, std::string_view text) {
@@ -273,6 +274,7 @@ Node node_from_text(const Key& key, std::string_view text) {
   if (!is_list(key.field())) {
     node.kind = Node::Kind::kScalar;
     node.text = text;
+    if (key.is_flag() && (text == "1" || text == "0")) node.text = text == "1" ? "true" : "false";
     return node;
   }
   node.kind = Node::Kind::kList;
@@ -310,4 +312,10 @@ bool is_list(const Field& field) {
   return field_is<IsVector>(field);
 }
 
-}  // namespace lockstep::config
+std::string shown(std::string_view word) {
+  constexpr std::size_t kMostShown = 64;  // letters
+  const bool cut = word.size() > kMostShown;
+  return fmt::format("'{}{}'", printable(word.substr(0, kMostShown)), cut ? "..." : "");
+}
+
+}  // namespace lockstep::options

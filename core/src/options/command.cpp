@@ -1,0 +1,258 @@
+#include "options/command.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <iterator>
+#include <optional>
+#include <set>
+
+#include "base/printable.h"
+#include "base/word_distance.h"
+#include "options/value.h"
+
+namespace lockstep::options {
+namespace {
+
+constexpr const char* kHelp = "--help";
+constexpr const char* kVersion = "--version";
+
+Status mistake(const std::string& text) {
+  return {ErrorCode::kInvalidArgument, printable(text)};
+}
+
+// What the option is, and what the table knows of it beside.
+std::string help_of(const Key& key) {
+  static const std::set<std::string> kNothing{"\"\"", "null", "[]", "false"};
+  std::vector<std::string> facts;
+  if (key.is_word()) return key.help();
+  if (key.is_required()) facts.emplace_back("required");
+  if (!kNothing.contains(key.default_text())) facts.push_back("default " + key.default_text());
+  const std::string what = expected(key, /*in_file=*/false);
+  if (!key.is_flag() && what != "a text") facts.push_back(what);
+  if (!key.variable().empty()) facts.push_back("variable " + key.variable());
+  return facts.empty() ? key.help() : fmt::format("{} ({})", key.help(), fmt::join(facts, "; "));
+}
+
+// What CLI11 is told of the command. It adds the options that it finds to `found`.
+void declare(CLI::App& app, const Command& command, std::vector<Option>& found) {
+  app.footer(command.footer);
+  if (!command.version.empty()) app.set_version_flag(kVersion, command.version);
+  for (const Key& key : command.table->keys()) {
+    if (!key.is_option() && !key.is_word()) continue;
+    const std::string name = key.is_word() ? key.name() : command.table->option_of(key);
+    const std::string names = key.letter().empty() ? name : fmt::format("-{},{}", key.letter(), name);
+    const auto take = [&found, name](const CLI::results_t& values) {
+      for (const std::string& value : values) found.push_back({name, value});
+      return true;
+    };
+    CLI::Option* option = app.add_option(names, take, help_of(key))->group(key.group());
+    option->type_name(key.is_flag() || key.is_word() ? "" : "VALUE");
+    if (key.is_word()) option->required();
+    if (key.is_word() && is_list(key.field())) {
+      option->expected(1, -1)->allow_extra_args();
+    } else {
+      option->take_last();
+    }
+  }
+  if (!command.commands.empty()) app.require_subcommand(1);
+  for (const Command& inner : command.commands) declare(*app.add_subcommand(inner.name, inner.help), inner, found);
+}
+
+// Writes the words as CLI11 understands them: an option by its full name, and its value as the next word.
+class Reader {
+ public:
+  Reader(const Command& program, const std::vector<std::string>& words) : command_(&program), words_(words) {}
+
+  Status run() {
+    while (next_ < words_.size()) {
+      const std::string& word = words_[next_];
+      const bool is_option = word.size() > 1 && word[0] == '-';
+      if (word == "--" && takes_words() && !command_->runs_program) {
+        plain_.insert(plain_.end(), words_.begin() + static_cast<std::ptrdiff_t>(next_), words_.end());
+        return {};
+      }
+      if (word == "--" || (!is_option && command_->runs_program)) {
+        next_ += word == "--" ? 1 : 0;
+        break;
+      }
+      ++next_;
+      LOCKSTEP_RETURN_IF_ERROR(is_option ? take_option(word) : take_word(word));
+    }
+    rest_.insert(rest_.end(), words_.begin() + static_cast<std::ptrdiff_t>(next_), words_.end());
+    return {};
+  }
+
+  const Command& command() const { return *command_; }
+  const std::vector<std::string>& plain() const { return plain_; }
+  // Words that no key takes.
+  const std::vector<std::string>& words_left() const { return words_left_; }
+  // The program's words, and those behind "--".
+  const std::vector<std::string>& rest() const { return rest_; }
+
+ private:
+  bool takes_words() const {
+    const auto& keys = command_->table->keys();
+    return std::any_of(keys.begin(), keys.end(), [](const Key& key) { return key.is_word(); });
+  }
+
+  Status take_word(const std::string& word) {
+    (takes_words() || !command_->commands.empty() ? plain_ : words_left_).push_back(word);
+    std::vector<std::string> names;
+    for (const Command& inner : command_->commands) {
+      names.push_back(inner.name);
+      if (inner.name != word) continue;
+      command_ = &inner;
+      return {};
+    }
+    if (names.empty()) return {};
+    const std::string best = nearest_word(word, names);
+    return mistake(fmt::format("there is no command '{}'; {}", word,
+                               best.empty() ? fmt::format("there are {}", fmt::join(names, ", "))
+                                            : fmt::format("the nearest known one is '{}'", best)));
+  }
+
+  Status take_option(const std::string& word) {
+    const bool is_long = word.starts_with("--");
+    const std::size_t equals = is_long ? word.find('=') : std::string::npos;
+    // "-r3" has its value behind the letter.
+    const std::string typed = is_long ? word.substr(0, equals) : word.substr(0, 2);
+    std::optional<std::string> value;
+    if (equals != std::string::npos) value = word.substr(equals + 1);
+    if (!is_long && word.size() > 2) value = word.substr(2);
+    LOCKSTEP_ASSIGN_OR_RETURN(std::string name, full_name(typed));
+    plain_.push_back(name);
+    if (name == kHelp || name == kVersion) return {};
+    const Key& key = *command_->table->find_option(name);
+    if (!key.is_flag() && !value) {
+      LOCKSTEP_ASSIGN_OR_RETURN(value, next_value(name));
+    } else if (!value) {
+      value = typed.starts_with("--no-") && command_->table->find_option(typed) == nullptr ? "false" : "true";
+    } else if (key.is_flag() && value->empty()) {
+      return mistake(name + ": expected true or false after the '=', found nothing");
+    }
+    plain_.push_back(*value);
+    return {};
+  }
+
+  Result<std::string> next_value(const std::string& name) {
+    if (next_ == words_.size() || words_[next_] == "--") return mistake(name + ": its value is missing");
+    const std::string& word = words_[next_++];
+    const bool is_option = word.starts_with("--") || (word.starts_with('-') && command_->table->find_option(word));
+    if (!is_option) return word;
+    return mistake(
+        fmt::format("{0}: its value is missing: {1} is the next option; if it is meant as the value, write {0}={2}",
+                    name, shown(word), word));
+  }
+
+  // The name with which CLI11 knows an option.
+  Result<std::string> full_name(const std::string& typed) const {
+    const Table& table = *command_->table;
+    if (typed == kHelp || typed == "-h") return std::string(kHelp);
+    if (typed == kVersion && !command_->version.empty()) return typed;
+    if (const Key* key = table.find_option(typed)) return table.option_of(*key);
+    if (typed.starts_with("--no-")) {
+      const Key* key = table.find_option("--" + typed.substr(5));
+      if (key != nullptr && key->is_flag()) return table.option_of(*key);
+    }
+    std::string begin = typed;
+    if (begin.starts_with("--")) std::replace(begin.begin() + 2, begin.end(), '_', '-');
+    std::vector<std::string> known{kHelp};
+    for (const Key& key : table.keys()) {
+      if (key.is_option()) known.push_back(table.option_of(key));
+    }
+    std::vector<std::string> meant;
+    std::copy_if(known.begin(), known.end(), std::back_inserter(meant),
+                 [&](const std::string& name) { return begin.starts_with("--") && name.starts_with(begin); });
+    if (command_->allows_beginnings && meant.size() == 1) return meant.front();
+    if (command_->allows_beginnings && meant.size() > 1) {
+      return mistake(fmt::format("{} may mean {}", typed, fmt::join(meant, ", ")));
+    }
+    const std::string best = nearest_word(typed, known);
+    return mistake(fmt::format("unknown option {}{}", shown(typed),
+                               best.empty() ? "; --help lists all" : "; the nearest known one is " + best));
+  }
+
+  const Command* command_;
+  const std::vector<std::string>& words_;
+  std::size_t next_ = 0;
+  std::vector<std::string> plain_;
+  std::vector<std::string> words_left_;
+  std::vector<std::string> rest_;
+};
+
+// Nobody may read what is printed: a full disk, a closed pipe.
+int end_output(int exit_code) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return exit_code;
+  return fail(Status::from_errno("cannot write the output", errno));
+}
+
+}  // namespace
+
+Result<CommandLine> parse(const Command& program, const std::vector<std::string>& words) {
+  Reader reader(program, words);
+  LOCKSTEP_RETURN_IF_ERROR(reader.run());
+  CommandLine line{.command = &reader.command()};
+  CLI::App app(program.help, program.name);
+  declare(app, program, line.options);
+  try {
+    app.parse(std::vector<std::string>(reader.plain().rbegin(), reader.plain().rend()));
+  } catch (const CLI::CallForHelp&) {
+    line.text = app.help();
+    return line;
+  } catch (const CLI::CallForVersion&) {
+    line.text = program.version + "\n";
+    return line;
+  } catch (const CLI::ParseError& error) {
+    return mistake(error.what());
+  }
+  line.words = reader.words_left();
+  const auto& keys = line.command->table->keys();
+  const auto key = std::find_if(keys.begin(), keys.end(), [](const Key& k) { return k.is_rest(); });
+  for (const std::string& word : reader.rest()) {
+    if (key == keys.end()) {
+      line.words.push_back(word);
+    } else {
+      line.options.push_back({key->name(), word});
+    }
+  }
+  return line;
+}
+
+int run(const Command& program, const std::vector<std::string>& words) {
+  const Result<CommandLine> line = parse(program, words);
+  if (!line.ok()) return fail(line.status());
+  const auto& [command, given, words_left, text] = line.value();
+  if (!text.empty()) {
+    std::fputs(text.c_str(), stdout);
+    return end_output(EXIT_SUCCESS);
+  }
+  if (!words_left.empty()) {
+    return fail(mistake(fmt::format("expected options alone, found the word {}", shown(words_left[0]))));
+  }
+  const Status read = command->table->read({.environment = Environment::of_process(), .options = given});
+  if (!read.ok()) return fail(read);
+  try {
+    return end_output(command->run());
+  } catch (const std::exception& error) {
+    return fail(Status(ErrorCode::kInternal, printable(error.what())));
+  }
+}
+
+int fail(const Status& status) {
+  std::fprintf(stderr, "lockstep: %s\n", status.message().c_str());
+  return exit_code_of(status);
+}
+
+int exit_code_of(const Status& status) {
+  const bool usage = status.code() == ErrorCode::kInvalidArgument || status.code() == ErrorCode::kUnsupported;
+  return usage ? 2 : EXIT_FAILURE;
+}
+
+}  // namespace lockstep::options

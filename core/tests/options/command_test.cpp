@@ -1,0 +1,113 @@
+// Command lines of programs with commands: what every command takes in the same way.
+#include "options/command.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+namespace lockstep::options {
+namespace {
+
+using namespace std::chrono_literals;
+
+struct Values {
+  std::string file;
+  std::vector<std::string> files;
+  std::string kind = "one";
+  std::string streams = "0";
+  int runs = 1;
+  bool json = false;
+  bool color = true;
+  std::chrono::milliseconds limit = 30s;
+  std::vector<std::string> program;
+};
+
+class OptionsCommand : public testing::Test {
+ protected:
+  OptionsCommand() {
+    Command& show = program_.add("show", "Shows a file", [] { return 0; });
+    show.key("FILE", values_.file, "A file").word();
+    show.key("kind", values_.kind, "Of two").choices({"one", "two"});
+    show.key("streams", values_.streams, "Some").letter("s");
+    show.key("runs", values_.runs, "How many").between(1, 9);
+    show.key("json", values_.json, "As JSON").letter("j");
+    show.key("color", values_.color, "In color");
+    show.key("limit", values_.limit, "How long").between(0, 60);
+    Command& all = program_.add("all", "Shows files", [] { return 0; });
+    all.key("FILES", values_.files, "Files").word();
+    program_.add("start", "Starts a program").key("PROGRAM", values_.program, "What is behind --").rest();
+  }
+
+  Status read(const std::vector<std::string>& words) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const CommandLine line, parse(program_, words));
+    text_ = line.text;
+    words_ = line.words;
+    return line.text.empty() ? line.command->table->read({.options = line.options}) : Status();
+  }
+  std::string error_of(const std::vector<std::string>& words) {
+    const Status status = read(words);
+    EXPECT_EQ(status.code(), ErrorCode::kInvalidArgument);
+    return status.message();
+  }
+
+  Values values_;
+  Command program_{.name = "tool", .help = "A tool.", .version = "tool 1.0"};
+  std::string text_;
+  std::vector<std::string> words_;
+};
+
+TEST_F(OptionsCommand, FindsOptionsBeforeAndBehindWords) {
+  ASSERT_TRUE(
+      read({"show", "-j", "--kind=two", "a,b", "-s3", "--no-color", "--runs", "2", "--runs=03", "--limit", "1min"})
+          .ok());
+  EXPECT_EQ(values_.file, "a,b");
+  EXPECT_EQ(values_.kind, "two");
+  EXPECT_EQ(values_.streams, "3");
+  EXPECT_EQ(values_.runs, 3);
+  EXPECT_TRUE(values_.json);
+  EXPECT_FALSE(values_.color);
+  EXPECT_EQ(values_.limit, 60s);
+  ASSERT_TRUE(read({"show", "x", "-s", "1", "--json=false", "--color=1"}).ok());
+  EXPECT_EQ(values_.streams, "1");
+  EXPECT_FALSE(values_.json);
+  EXPECT_TRUE(values_.color);
+}
+
+TEST_F(OptionsCommand, CommasSeparateNoWords) {
+  ASSERT_TRUE(read({"all", "a,b", "c"}).ok());
+  EXPECT_EQ(values_.files, (std::vector<std::string>{"a,b", "c"}));
+  ASSERT_TRUE(read({"start", "--", "x,y", "--json", "--"}).ok());
+  EXPECT_EQ(values_.program, (std::vector<std::string>{"x,y", "--json", "--"}));
+  ASSERT_TRUE(read({"start", "left"}).ok());
+  EXPECT_EQ(words_, (std::vector<std::string>{"left"}));
+}
+
+TEST_F(OptionsCommand, MistakesAreNamed) {
+  EXPECT_EQ(error_of({"shw"}), "there is no command 'shw'; the nearest known one is 'show'");
+  EXPECT_EQ(error_of({"xyzzy"}), "there is no command 'xyzzy'; there are show, all, start");
+  EXPECT_EQ(error_of({"show", "f", "--knd", "one"}), "unknown option '--knd'; the nearest known one is --kind");
+  EXPECT_EQ(error_of({"show", "f", "-x"}), "unknown option '-x'; --help lists all");
+  EXPECT_EQ(error_of({"show", "f", "--json="}), "--json: expected true or false after the '=', found nothing");
+  EXPECT_EQ(error_of({"show", "f", "--kind", "three"}), "--kind: expected one of one, two, found 'three'");
+  EXPECT_EQ(error_of({"show", "f", "--runs", "10"}), "--runs: expected a whole number from 1 to 9, found '10'");
+  EXPECT_EQ(error_of({"show", "f", "--kind", "-j"}),
+            "--kind: its value is missing: '-j' is the next option; if it is meant as the value, write --kind=-j");
+  EXPECT_NE(error_of({"show"}).find("FILE"), std::string::npos);
+  EXPECT_NE(error_of({"show", "one", "two"}).find("two"), std::string::npos);
+  EXPECT_FALSE(error_of({}).empty());
+}
+
+TEST_F(OptionsCommand, HelpTellsWhatTheTableKnows) {
+  ASSERT_TRUE(read({"show", "--help"}).ok());
+  for (const char* part : {"--kind VALUE", "Of two (default one; one of one, two)", "-s,--streams VALUE", "-j,--json ",
+                           "How many (default 1; a whole number from 1 to 9)", "FILE "}) {
+    EXPECT_NE(text_.find(part), std::string::npos) << part << " in " << text_;
+  }
+  ASSERT_TRUE(read({"--version"}).ok());
+  EXPECT_EQ(text_, "tool 1.0\n");
+}
+
+}  // namespace
+}  // namespace lockstep::options
