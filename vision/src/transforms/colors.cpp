@@ -52,6 +52,16 @@ void is_kernel(const KernelSize& size, const Require& require) {
             fmt::format("an odd kernel size up to {}", kLargestSide), side);
 }
 
+// One number, or two.
+void read_sigma(const TextValue& value, GaussianBlur& t) {
+  if (value.kind != TextValue::Kind::kNumber) return text::read(value, t.sigma);
+  t.sigma = {value.number, value.number};
+}
+
+void check_sigma(const GaussianBlur& t, const Require& require) {
+  range(kAboveZero, kInfinity)(t.sigma, Require{require.place, require.name, "sigma"});
+}
+
 void draw_blur(const GaussianBlur& t, Drawing& d) {
   const GaussianKernel kernel{t.kernel_size.x, t.kernel_size.y, d.random.uniform(t.sigma.low, t.sigma.high)};
   if (d.plan.floats) {
@@ -99,7 +109,7 @@ std::vector<Kind> color_kinds() {
           .name = "GaussianBlur",
           .defaults = {1},
           .parameters = {required("kernel_size", &GaussianBlur::kernel_size, is_kernel),
-                         optional("sigma", &GaussianBlur::sigma, range(kAboveZero, kInfinity))},
+                         {{"sigma", false}, read_sigma, check_sigma}},
           .draw = draw_blur,
           .stands = [](const auto&,
                        const Place& place) { place.state.floats ? place.changes_floats() : place.changes_pixels(); },

@@ -89,8 +89,8 @@ void read(const TextValue& value, Jitter& into) {
   if (!is_none(value)) read_one_or_two<Jitter, double>(value, into);
 }
 void read(const TextValue& value, Interval01& into) {
-  const auto list = list_of<double>(value, 1, 2);
-  into = {list.front(), list.back()};
+  const auto list = list_of<double>(value, 2, 2);
+  into = {list[0], list[1]};
 }
 void read(const TextValue& value, Point& into) {
   const auto list = list_of<double>(value, 2, 2);

@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 #include <zlib.h>
 
+#include <limits>
+
 #include "datasets/idx.h"
 #include "image/damage.h"
 #include "lockstep/data/errors.h"
@@ -92,6 +94,15 @@ TEST_F(MnistFiles, LeavesPixelsInZeroToOneWhenAsked) {
   write(image_file(1), label_file(1));
   const Mnist dataset(folder_.path(), /*train=*/true, {.normalization = std::nullopt});
   EXPECT_TRUE(torch::equal(dataset.get(0).data[0], dataset.images()[0].to(torch::kFloat) / 255.0F));
+}
+
+TEST_F(MnistFiles, NormalisesWithAnyNumberButZero) {
+  write(image_file(1), label_file(1));
+  const Mnist dataset(folder_.path(), /*train=*/true, {.normalization = Normalization{0.5F, -0.25F}});
+  EXPECT_TRUE(torch::equal(dataset.get(0).data[0], (dataset.images()[0].to(torch::kFloat) / 255.0F - 0.5F) / -0.25F));
+  for (const float deviation : {0.0F, std::numeric_limits<float>::quiet_NaN()}) {
+    EXPECT_THROW(Mnist(folder_.path(), /*train=*/true, {.normalization = Normalization{0.5F, deviation}}), DataError);
+  }
 }
 
 TEST_F(MnistFiles, FindsGzipFilesWhereTorchvisionPutsThem) {
