@@ -461,10 +461,15 @@ TEST_F(CheckpointTools, TheCommandsOfThePage) {
   state.add_model(*run_.net);
   manager.save(1, state);
   std::filesystem::rename(path("model.safetensors"), path("weights.safetensors"));
+  Dict model = make_dict();
+  model.insert("module.weight", torch::ones({2}));
+  Dict wrapped = make_dict();
+  wrapped.insert("model", model);
+  write_torch_file(path("wrapped.pt"), wrapped);
   for (const char* words :
        {"show runs/a", "show run.pt --entry model --statistics", "verify runs/a weights.safetensors",
         "diff runs/a run.pt --entry model --rtol 1e-6", "convert run.pt step-000000042.ckpt",
-        "convert run.pt half.safetensors --entry model --dtype float16 --strip-prefix module.",
+        "convert wrapped.pt half.safetensors --entry model --dtype float16 --strip-prefix module.",
         "convert runs/a run.pt"}) {
     const test::Finished end = test::run_program(
         {"env", "-C", folder_.path().native(), "sh", "-c", std::string(LOCKSTEP_PROGRAM " checkpoint ") + words});
