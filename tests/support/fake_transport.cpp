@@ -125,7 +125,7 @@ class FakeTransport final : public Transport {
   }
 
   bool may_sleep() override { return !closed_ && !has_work(); }
-  void sleep(std::chrono::microseconds limit) const override {
+  void sleep(std::chrono::microseconds limit) override {
     std::unique_lock lock(network_->mutex);
     network_->changed.wait_for(lock, limit, [this] { return has_news(); });
   }
@@ -275,15 +275,15 @@ class FakeTransport final : public Transport {
     return true;
   }
 
-  void hand_over(const Frame& frame) {
-    ActiveMessage message{frame.header, frame.bytes.data(), frame.bytes.size(), nullptr};
+  void hand_over(Frame& frame) {
+    const std::size_t bytes = frame.bytes.size();
+    ActiveMessage message{std::move(frame.header), std::move(frame.bytes), bytes};
     if (frame.offer != nullptr) {
       handles_.push_back(frame.offer);
-      message.data = nullptr;
       message.bytes = frame.offer->bytes;
       message.handle = frame.offer.get();
     }
-    if (!handler_(message) && frame.offer != nullptr) discard(message.handle);
+    if (!handler_(std::move(message)) && frame.offer != nullptr) discard(frame.offer.get());
   }
   std::shared_ptr<Offer> take_handle(void* handle) {
     for (auto offer = handles_.begin(); offer != handles_.end(); ++offer) {

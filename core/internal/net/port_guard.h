@@ -17,7 +17,8 @@ struct Admitted {
 
 // Closes `socket` to all others; it is a TCP socket that listens or is about to. From now on the socket, and
 // connections that it accepts, get segments only from admitted addresses. Others get no answer. kInvalidArgument: an
-// entry is no address. kUnavailable: too many addresses for the kernel (some hundreds of machines).
+// entry is no address. kUnavailable: too many addresses for the kernel (some hundreds of machines); then the socket is
+// open to all, also if it was closed before, so that no admitted machine is kept out.
 Status close_to_strangers(int socket, const Admitted& admitted);
 
 }  // namespace lockstep::comm

@@ -2,7 +2,9 @@
 //
 // One object serves one rank of one group. Peers have numbers, which only the caller interprets. There are two kinds of
 // messages, as in UCX: tagged messages meet a receive that names their tag; active messages need no receive and go to
-// the handler. Messages move only inside progress(). Not thread-safe: the caller holds its lock around every call.
+// the handler. A request ends only inside the call that makes it, progress() and close(), and the handler is called
+// only by progress(). Not thread-safe: the caller holds its lock around every call. Different objects may be used by
+// different threads at the same time.
 #pragma once
 
 #include <chrono>
@@ -23,11 +25,11 @@ struct TransportRequest {
   Status status;  // valid once done
 };
 
-// An active message that has arrived. `data` is valid only during the call of the handler. A large message stays with
-// its sender: then `data` is null, and `handle` is the argument of fetch() or discard().
+// An active message that has arrived. A large message stays with its sender: then `data` is empty, and `handle` is the
+// argument of fetch() or discard().
 struct ActiveMessage {
-  std::string_view header;
-  const void* data = nullptr;
+  std::string header;
+  std::string data;
   std::size_t bytes = 0;
   void* handle = nullptr;
 };
@@ -62,10 +64,10 @@ class Transport {
   virtual bool may_sleep() = 0;
   // After may_sleep(): waits until there is something to move, at most for `limit`; it does not wait if there is
   // already. The caller need not hold its lock.
-  virtual void sleep(std::chrono::microseconds limit) const = 0;
+  virtual void sleep(std::chrono::microseconds limit) = 0;
   // A connection to this peer has been opened.
   virtual bool is_connected(int peer) const = 0;
-  // The connection to this peer has broken: no more messages will come from it or reach it.
+  // The peer has closed, or the connection to it has broken: no more messages will come from it or reach it.
   virtual bool is_lost(int peer) const = 0;
   // Call this once peers have connected: programs that this process starts then do not inherit the connections.
   virtual void close_to_programs() = 0;
@@ -76,6 +78,6 @@ class Transport {
 
 // Takes an active message. False: it is not for this group and is dropped. True for a large message: the handler's
 // owner will call fetch() or discard().
-using ActiveMessageHandler = std::function<bool(const ActiveMessage&)>;
+using ActiveMessageHandler = std::function<bool(ActiveMessage)>;
 
 }  // namespace lockstep::comm

@@ -94,12 +94,13 @@ Status close_to_strangers(int socket, const Admitted& admitted) {
   for (const std::string& address : admitted.addresses) LOCKSTEP_RETURN_IF_ERROR(filter.add(address));
   std::vector<sock_filter> program = filter.program();
   sock_fprog handle{static_cast<unsigned short>(program.size()), program.data()};
-  if (program.size() > BPF_MAXINSNS || setsockopt(socket, SOL_SOCKET, SO_ATTACH_FILTER, &handle, sizeof handle) != 0) {
-    return {ErrorCode::kUnavailable,
-            fmt::format("cannot close a port to strangers: a filter for {} addresses: {}", admitted.addresses.size(),
-                        program.size() > BPF_MAXINSNS ? "too many" : std::strerror(errno))};
-  }
-  return {};
+  if (program.size() <= BPF_MAXINSNS && setsockopt(socket, SOL_SOCKET, SO_ATTACH_FILTER, &handle, sizeof handle) == 0)
+    return {};
+  const std::string why = program.size() > BPF_MAXINSNS ? "too many" : std::strerror(errno);
+  const int unused = 0;
+  (void)setsockopt(socket, SOL_SOCKET, SO_DETACH_FILTER, &unused, sizeof unused);
+  return {ErrorCode::kUnavailable, fmt::format("cannot close a port to strangers: a filter for {} addresses: {}",
+                                               admitted.addresses.size(), why)};
 }
 
 }  // namespace lockstep::comm

@@ -273,5 +273,26 @@ TEST(CommunicatorFault, DeathWhileKnownMembersJoinIsNoHang) {
   die_while_joining(true, "group 'world': rank(s) 1 did not join");
 }
 
+TEST(GroupsOverMachinesFault, OfADeadRankAllBreak) {
+  constexpr int kVictim = 2;
+  if (!is_rank()) return kill_when_ready(3, kVictim);
+  setenv("LOCKSTEP_MACHINE", std::getenv("RANK"), 1);
+  const ProcessGroup first;
+  const auto second = first.join("second");
+  const auto third = first.join("third");
+  for (const auto* group : {&second, &third}) EXPECT_TRUE((*group)->run(Barrier{}, Deadline::after(30s)).ok());
+  EXPECT_TRUE(first->run(Barrier{}, Deadline::after(30s)).ok());
+  say_ready();
+  if (first->rank() == kVictim) wait_for_ever();
+  // Another thread waits in another group meanwhile.
+  Status of_second;
+  std::thread other([&] { of_second = second->run(Barrier{}, Deadline::never()); });
+  const Status of_first = first->run(Barrier{}, Deadline::never());
+  other.join();
+  const Status of_third = third->run(Barrier{}, Deadline::never());
+  for (const Status& status : {of_first, of_second, of_third})
+    expect_names(status, ErrorCode::kPeerFailed, "rank 2 (pid ");
+}
+
 }  // namespace
 }  // namespace lockstep::comm

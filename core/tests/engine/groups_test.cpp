@@ -5,6 +5,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <latch>
 #include <string>
 
 #include "engine/calls.h"
@@ -203,6 +204,80 @@ TEST(GroupsMulti, LeavingAfterTheLastBarrierDisturbsNobody) {
       const Status status = group->run(Barrier{}, soon());
       ASSERT_TRUE(status.ok()) << status.message();
     }
+  });
+}
+
+// Such groups share what connects the machines.
+class GroupsOverMachinesMulti : public testing::Test {
+ protected:
+  // Two ranks, each on its machine.
+  std::unique_ptr<Communicator> join(int rank, const std::string& name) {
+    CommunicatorOptions options;
+    options.rank = rank;
+    options.group_size = 2;
+    options.name = name;
+    options.machine = "machine" + std::to_string(rank);
+    options.timeout = std::chrono::seconds(30);
+    auto group = Communicator::create(store_, options);
+    EXPECT_TRUE(group.ok()) << group.status().message();
+    return group.ok() ? std::move(group).value() : nullptr;
+  }
+
+ private:
+  std::shared_ptr<HashStore> store_ = std::make_shared<HashStore>();
+};
+
+// Each has its own group, with collectives and messages.
+TEST_F(GroupsOverMachinesMulti, ServeTwoThreadsOfEachRank) {
+  constexpr int kMessages = 60;
+  test::run_each(4, [&](int i) {
+    const int rank = i % 2;
+    const auto group = join(rank, i < 2 ? "first" : "second");
+    ASSERT_NE(group, nullptr);
+    ASSERT_NO_FATAL_FAILURE(test::run_random_sequence(*group, i < 2 ? 3 : 4, 60, 100'000, {0, 1}));
+    for (int message = 0; message < test::repetitions(kMessages); ++message) {
+      const std::size_t bytes = message % 5 == 0 ? 300'000 : 1000;
+      const std::string data(bytes, static_cast<char>('a' + (i < 2 ? 0 : 10) + rank));
+      std::string got(bytes, ' ');
+      auto sent = group->start(Send{{data.data(), bytes}, 1 - rank, message});
+      ASSERT_TRUE(sent.ok());
+      ASSERT_TRUE(group->run(Receive{{got.data(), bytes}, 1 - rank, message}, soon()).ok());
+      ASSERT_TRUE(sent->wait(soon()).ok());
+      ASSERT_EQ(got, std::string(bytes, static_cast<char>('a' + (i < 2 ? 0 : 10) + 1 - rank)));
+    }
+  });
+}
+
+TEST_F(GroupsOverMachinesMulti, GoOnWhenAnotherBreaksOrEnds) {
+  std::latch broken(2);
+  test::run_each(2, [&](int rank) {
+    const auto stays = join(rank, "stays");
+    auto breaks = join(rank, "breaks");
+    auto ends = join(rank, "ends");
+    std::vector<float> data(1'000'000, 1.0F);
+    const auto add_up = [&](Communicator& group) {
+      return group.run(AllReduce{data.data(), data.data(), data.size()}, soon());
+    };
+    for (Communicator* const group : {stays.get(), breaks.get(), ends.get()}) ASSERT_TRUE(add_up(*group).ok());
+    auto operation = stays->start(AllReduce{data.data(), data.data(), data.size()});
+    ASSERT_TRUE(operation.ok());
+    // This large message stays with its sender, because nobody asks for it.
+    auto message = breaks->start(Send{{data.data(), data.size()}, 1 - rank, 1});
+    if (rank == 0) {
+      breaks->abort("rank 0 has had enough");
+    } else {
+      EXPECT_EQ(add_up(*breaks).code(), ErrorCode::kAborted);
+    }
+    EXPECT_EQ(message->wait(soon()).code(), ErrorCode::kAborted);
+    broken.arrive_and_wait();
+    EXPECT_TRUE(operation->wait(soon()).ok());
+    ends.reset();
+    for (int i = 0; i < 5; ++i) {
+      const Status status = add_up(*stays);
+      EXPECT_TRUE(status.ok()) << status.message();
+    }
+    breaks.reset();
+    EXPECT_TRUE(add_up(*stays).ok());
   });
 }
 

@@ -17,6 +17,7 @@
 #include "lockstep/base/deadline.h"
 #include "net/transport.h"
 #include "net/ucx/ucx_transport.h"
+#include "net/ucx/ucx_worker.h"
 #include "support/fake_transport.h"
 #include "support/process.h"
 #include "support/process_ranks.h"
@@ -24,6 +25,7 @@
 namespace lockstep::test {
 
 constexpr auto kPatience = std::chrono::seconds(20);
+constexpr auto kLong = std::chrono::seconds(300);  // longer than a test may take
 
 class Network {
  public:
@@ -42,12 +44,22 @@ class FakeNetwork final : public Network {
   FakeSwitch switch_;
 };
 
+// Each endpoint has a worker of its own, as in processes of different machines.
 class UcxNetwork final : public Network {
  public:
   std::unique_ptr<comm::Transport> open(comm::ActiveMessageHandler handler) const override {
-    comm::Admitted admitted;
-    admitted.loopback = true;
-    auto opened = comm::open_ucx(comm::interface_with_address("127.0.0.1").value(), admitted, std::move(handler));
+    auto worker = comm::UcxWorker::make(*comm::UcxLibrary::get().value(), loopback(), {{}, /*loopback=*/true});
+    EXPECT_TRUE(worker.ok()) << worker.status().message();
+    return comm::open_channel(std::move(worker).value(), std::move(handler), "UCX on the loopback interface").value();
+  }
+  static comm::NetworkInterface loopback() { return comm::interface_with_address("127.0.0.1").value(); }
+};
+
+// The endpoints share the worker of this process, as the groups of a process do.
+class UcxOfOneProcess final : public Network {
+ public:
+  std::unique_ptr<comm::Transport> open(comm::ActiveMessageHandler handler) const override {
+    auto opened = comm::open_ucx(UcxNetwork::loopback(), {{}, /*loopback=*/true}, std::move(handler));
     EXPECT_TRUE(opened.ok()) << opened.status().message();
     return std::move(opened).value();
   }
@@ -63,7 +75,8 @@ struct NetworkKind {
 inline auto all_networks() {
   return testing::Values(
       NetworkKind{"Fake", []() -> std::unique_ptr<Network> { return std::make_unique<FakeNetwork>(); }},
-      NetworkKind{"Ucx", []() -> std::unique_ptr<Network> { return std::make_unique<UcxNetwork>(); }});
+      NetworkKind{"Ucx", []() -> std::unique_ptr<Network> { return std::make_unique<UcxNetwork>(); }},
+      NetworkKind{"UcxOfOneProcess", []() -> std::unique_ptr<Network> { return std::make_unique<UcxOfOneProcess>(); }});
 }
 
 inline std::string name_of_network(const testing::TestParamInfo<NetworkKind>& info) {
@@ -81,7 +94,7 @@ class Endpoint {
   };
 
   explicit Endpoint(const Network& network)
-      : transport_(network.open([this](const comm::ActiveMessage& message) { return take(message); })) {}
+      : transport_(network.open([this](comm::ActiveMessage message) { return take(std::move(message)); })) {}
 
   comm::Transport* operator->() const { return transport_.get(); }
   std::deque<Arrived>& arrived() { return arrived_; }
@@ -92,15 +105,12 @@ class Endpoint {
   bool progress() const { return transport_ != nullptr && transport_->progress(); }
 
  private:
-  bool take(const comm::ActiveMessage& message) {
+  bool take(comm::ActiveMessage message) {
     if (refuses_) {
       ++refused_;
       return false;
     }
-    const bool whole = message.handle == nullptr && message.bytes > 0;
-    arrived_.push_back({std::string(message.header),
-                        whole ? std::string(static_cast<const char*>(message.data), message.bytes) : std::string(),
-                        message.bytes, message.handle});
+    arrived_.push_back({std::move(message.header), std::move(message.data), message.bytes, message.handle});
     return true;
   }
 

@@ -202,6 +202,18 @@ TEST_F(PortGuard, HasRoomForHundredsOfMachines) {
   expect_admits(listener, "127.0.0.1", {"127.0.0.2"}, {"127.0.0.3"});
 }
 
+// A filter of before would keep out machines that have been admitted since.
+TEST_F(PortGuard, LetsEverybodyInIfItHasNoRoomForAll) {
+  const Listener listener("127.0.0.1");
+  Admitted admitted;
+  admitted.addresses = {"127.0.0.2"};
+  ASSERT_TRUE(close_to_strangers(listener.get(), admitted).ok());
+  admitted.addresses = addresses(5000);
+  EXPECT_EQ(close_to_strangers(listener.get(), admitted).code(), ErrorCode::kUnavailable);
+  listener.listen();
+  expect_admits(listener, "127.0.0.1", {"127.0.0.2", "127.0.0.3"}, {});
+}
+
 TEST_F(PortGuard, SaysWhatItCannotDo) {
   const Listener listener("127.0.0.1");
   Admitted admitted;

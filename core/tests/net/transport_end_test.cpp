@@ -28,8 +28,8 @@ namespace {
 using test::pattern;
 using namespace std::chrono_literals;
 
+using test::kLong;
 using test::kMiB;
-constexpr auto kLong = 300s;  // longer than a test may take
 
 class Connections : public test::OverEachNetwork {
  protected:
@@ -68,7 +68,7 @@ TEST_P(Connections, AreWatchedByTheKernelEverySecond) {
     EXPECT_EQ(option(socket, IPPROTO_TCP, TCP_KEEPINTVL), 1);
     EXPECT_EQ(option(socket, IPPROTO_TCP, TCP_KEEPCNT), 3);
   }
-  const bool has_sockets = std::string(GetParam().name) == "Ucx";
+  const bool has_sockets = std::string(GetParam().name) != "Fake";
   EXPECT_EQ(watched > 0, has_sockets);
 }
 
@@ -118,10 +118,9 @@ TEST_P(Connections, ToAPeerThatIsGoneAlreadyAreLost) {
   at(0)->post(1, "header", data.data(), data.size(), posted);
   ASSERT_TRUE(until([&] { return at(0)->is_lost(1); }));
   at(0)->close(false, 0s);
-  for (const TransportRequest* request : {&sent, &posted}) {
-    EXPECT_TRUE(request->done);
-    EXPECT_EQ(request->status.code(), ErrorCode::kPeerFailed) << request->status.message();
-  }
+  EXPECT_TRUE(sent.done);  // perhaps handed over while the connection was there
+  EXPECT_TRUE(posted.done);
+  EXPECT_EQ(posted.status.code(), ErrorCode::kPeerFailed) << posted.status.message();
 }
 
 // The receiver has a thread of its own, as ranks have.
@@ -264,7 +263,7 @@ TEST_P(Connections, LeaveTheProgramsOwnSocketsAlone) {
   EXPECT_TRUE(test::wait_for([&] { return opened > 0; }));
   over = true;
   opener.join();
-  if (std::string(GetParam().name) == "Ucx") {
+  if (std::string(GetParam().name) != "Fake") {
     EXPECT_TRUE(own.connect_to_port_in(there->address()));
   }
   TransportRequest sent[2], received[2];
@@ -292,7 +291,6 @@ TEST_P(Connections, LeaveTheProgramsOwnSocketsAlone) {
 TEST(UcxEndpoint, SaysThatDescriptorsAreLacking) {
   const test::UcxNetwork network;
   const test::Endpoint first(network);
-  const NetworkInterface loopback = interface_with_address("127.0.0.1").value();
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   const rlim_t used = *test::Leftovers::now().descriptors.rbegin() + 1;
@@ -300,9 +298,7 @@ TEST(UcxEndpoint, SaysThatDescriptorsAreLacking) {
   for (rlim_t spare = 0; spare < 40 && !failed.ok(); ++spare) {
     const rlimit few{used + spare, before.rlim_max};
     ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
-    Admitted admitted;
-    admitted.loopback = true;
-    failed = open_ucx(loopback, admitted, {}).status();
+    failed = open_ucx(test::UcxNetwork::loopback(), {{}, /*loopback=*/true}, {}).status();
     setrlimit(RLIMIT_NOFILE, &before);
     if (failed.ok()) break;
     EXPECT_NE(failed.message().find("ulimit -n"), std::string::npos) << failed.message();

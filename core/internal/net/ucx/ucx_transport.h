@@ -1,6 +1,7 @@
 // The transport over UCX: TCP, or RDMA if the machine has it.
 //
-// send() and receive() are UCX's tagged messages; post() is an active message. UCX_TLS and UCX_NET_DEVICES choose the
+// All transports of a process on one network interface share a worker of UCX, and one connection to each other process.
+// They send active messages of UCX; tagged messages are matched here. UCX_TLS and UCX_NET_DEVICES choose the
 // devices. If UCX_NET_DEVICES is not set, UCX uses the interface that is given here.
 #pragma once
 

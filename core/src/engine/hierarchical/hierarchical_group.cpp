@@ -67,16 +67,16 @@ void HierarchicalGroup::finish_transfers() {
   (void)break_group(parts_->watch.loss_of(peer, describe(*lost, names())));
 }
 
-bool HierarchicalGroup::on_active_message(const ActiveMessage& message) {
+bool HierarchicalGroup::on_active_message(ActiveMessage message) {
   if (parts_ == nullptr) return false;
   const auto header = unpack_header(message.header, parts_->context.token, group_size());
   if (!header) return false;
   if (header->type == ActiveMessageHeader::Type::kMessage) {
-    parts_->mailbox.arrived(*header, message);
+    parts_->mailbox.arrived(*header, std::move(message));
     return true;
   }
-  if (message.data == nullptr && message.bytes > 0) return false;
-  parts_->messages.arrived(*header, {static_cast<const char*>(message.data), message.bytes});
+  if (message.handle != nullptr) return false;
+  parts_->messages.arrived(*header, message.data);
   return false;
 }
 
@@ -244,7 +244,7 @@ Status HierarchicalGroup::health() const {
 }
 
 Failure HierarchicalGroup::failure() const {
-  Failure failure = locals_.before().failure();  // other groups see a death on another machine by their own connections
+  Failure failure = locals_.before().failure();  // other groups see a death on another machine by their connections
   failure.status = health();
   failure.family = family();
   return failure;

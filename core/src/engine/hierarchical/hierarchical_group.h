@@ -91,7 +91,7 @@ class HierarchicalGroup final : public Group, public std::enable_shared_from_thi
   bool progress_all() LOCKSTEP_REQUIRES(mutex_);
   void finish_transfers() LOCKSTEP_REQUIRES(mutex_);
   // Called by the transport, from within progress_all().
-  bool on_active_message(const ActiveMessage& message) LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS;
+  bool on_active_message(ActiveMessage message) LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS;
 
   // Waits until `over` returns true, the group breaks, or the deadline passes. `transfer`: what the caller waits for;
   // null: a collective.

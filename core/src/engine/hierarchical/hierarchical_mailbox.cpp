@@ -43,10 +43,8 @@ void HierarchicalMailbox::start_send(Transfer& transfer) {
                           transfer.source.bytes, under_way_.back().request);
 }
 
-void HierarchicalMailbox::arrived(const ActiveMessageHeader& header, const ActiveMessage& message) {
-  Arrival arrival{header.source, header.tag, message.bytes, {}, message.handle};
-  if (message.data != nullptr) arrival.data.assign(static_cast<const char*>(message.data), message.bytes);
-  unexpected_.push_back(std::move(arrival));
+void HierarchicalMailbox::arrived(const ActiveMessageHeader& header, ActiveMessage message) {
+  unexpected_.push_back({header.source, header.tag, message.bytes, std::move(message.data), message.handle});
 }
 
 bool HierarchicalMailbox::try_local(Transfer& transfer, MessageLook& look) {

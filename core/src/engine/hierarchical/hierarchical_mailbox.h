@@ -24,7 +24,7 @@ class HierarchicalMailbox {
   // Begins a send or receive.
   void start(std::shared_ptr<Operation::State> state);
   // A message has come from another machine.
-  void arrived(const ActiveMessageHeader& header, const ActiveMessage& message);
+  void arrived(const ActiveMessageHeader& header, ActiveMessage message);
   // Moves what is under way, without waiting. Whether anything moved.
   bool progress();
   // Ends the operations of transfers that are over. Returns a transfer whose peer was lost in the middle of a message:

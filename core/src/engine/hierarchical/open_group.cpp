@@ -66,8 +66,8 @@ Result<std::string> HierarchicalGroup::connect(Store& store, const CommunicatorO
   LOCKSTEP_RETURN_IF_ERROR(locals_.open(store, options, topology_, deadline));
   arena_ = locals_.before().memory().shared_arena();
   LOCKSTEP_ASSIGN_OR_RETURN(board_, CallBoard::share(locals_.before(), group_size(), deadline));
-  LOCKSTEP_ASSIGN_OR_RETURN(transport_, open_transport(store, topology_, rank_, [this](const ActiveMessage& message) {
-                              return on_active_message(message);
+  LOCKSTEP_ASSIGN_OR_RETURN(transport_, open_transport(store, topology_, rank_, [this](ActiveMessage message) {
+                              return on_active_message(std::move(message));
                             }));
   return AddressExchange(store, topology_, names()).run(rank_, *transport_, deadline);
 }

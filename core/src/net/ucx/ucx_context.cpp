@@ -3,14 +3,10 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
-#include <map>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "lockstep/base/fork.h"
-#include "lockstep/base/mutex.h"
 
 namespace lockstep::comm {
 namespace {
@@ -43,9 +39,7 @@ std::vector<Setting> settings(const NetworkInterface& interface) {
   std::vector<Setting> result{
       // Not shared memory: the local engine does that.
       {"TLS", "tcp,rc,ud"},
-      // Measured through TCP: eager messages in large segments move twice as many bytes per second as a rendezvous, and
-      // eight times as many as segments of the default 8 KiB.
-      {"RNDV_THRESH", "inf"},
+      // Measured through TCP: large segments move eight times as many bytes per second as those of the default 8 KiB.
       {"TCP_TX_SEG_SIZE", segment_bytes(), OldName::kShort},
       {"TCP_RX_SEG_SIZE", segment_bytes(), OldName::kShort},
       {"TCP_TX_BUFS_GROW", "2", OldName::kNone},
@@ -79,26 +73,9 @@ void apply(const UcxLibrary& ucx, ucp_config_t* config, const Setting& setting) 
   (void)ucx.ucp_config_modify(config, name, setting.value.c_str());
 }
 
-// The contexts by the interface's name, and whether it is for IPv6.
-struct Contexts {
-  Mutex mutex;
-  std::map<std::pair<std::string, bool>, std::weak_ptr<UcxContext>> known LOCKSTEP_GUARDED_BY(mutex);
-};
-
 }  // namespace
 
-Result<std::shared_ptr<UcxContext>> UcxContext::get(const UcxLibrary& ucx, const NetworkInterface& interface) {
-  static constinit OfProcess<Contexts> contexts;
-  Contexts& all = contexts.get();
-  MutexLock lock(all.mutex);
-  std::weak_ptr<UcxContext>& known = all.known[{interface.name, interface.is_ipv6}];
-  if (auto context = known.lock()) return context;
-  LOCKSTEP_ASSIGN_OR_RETURN(auto context, make(ucx, interface));
-  known = context;
-  return context;
-}
-
-Result<std::shared_ptr<UcxContext>> UcxContext::make(const UcxLibrary& ucx, const NetworkInterface& interface) {
+Result<std::unique_ptr<UcxContext>> UcxContext::make(const UcxLibrary& ucx, const NetworkInterface& interface) {
   ucp_config_t* config = nullptr;
   if (const ucs_status_t status = ucx.ucp_config_read(nullptr, nullptr, &config); status != UCS_OK)
     return Status(ErrorCode::kUnavailable, fmt::format("UCX cannot read its settings: {}", ucx.text_of(status)));
@@ -106,9 +83,8 @@ Result<std::shared_ptr<UcxContext>> UcxContext::make(const UcxLibrary& ucx, cons
     if (!users_value(setting.name)) apply(ucx, config, setting);
   }
   ucp_params_t params{};
-  params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
-  params.features = UCP_FEATURE_TAG | UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
-  params.mt_workers_shared = 1;  // each group has its own lock
+  params.field_mask = UCP_PARAM_FIELD_FEATURES;
+  params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
   ucp_context_h handle = nullptr;
   const ucs_status_t status = ucx.ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &handle);
   ucx.ucp_config_release(config);
@@ -118,7 +94,7 @@ Result<std::shared_ptr<UcxContext>> UcxContext::make(const UcxLibrary& ucx, cons
                               "others; `ucx_info -d` lists them",
                               interface.name.empty() ? "(any)" : interface.name, ucx.text_of(status)));
   }
-  return std::shared_ptr<UcxContext>(new UcxContext(ucx, handle));
+  return std::unique_ptr<UcxContext>(new UcxContext(ucx, handle));
 }
 
 }  // namespace lockstep::comm

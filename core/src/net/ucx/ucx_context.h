@@ -1,5 +1,4 @@
-// An initialised UCX. Groups with the same settings share one, because each takes a millisecond to make and has its own
-// descriptors and list of devices.
+// An initialised UCX for one network interface.
 #pragma once
 
 #include <memory>
@@ -12,8 +11,7 @@ namespace lockstep::comm {
 
 class UcxContext {
  public:
-  // The context of this interface; made if no group has it. Thread-safe.
-  static Result<std::shared_ptr<UcxContext>> get(const UcxLibrary& ucx, const NetworkInterface& interface);
+  static Result<std::unique_ptr<UcxContext>> make(const UcxLibrary& ucx, const NetworkInterface& interface);
   ~UcxContext() { ucx_.ucp_cleanup(handle_); }
   UcxContext(const UcxContext&) = delete;
   UcxContext& operator=(const UcxContext&) = delete;
@@ -21,7 +19,6 @@ class UcxContext {
 
  private:
   UcxContext(const UcxLibrary& ucx, ucp_context_h handle) : ucx_(ucx), handle_(handle) {}
-  static Result<std::shared_ptr<UcxContext>> make(const UcxLibrary& ucx, const NetworkInterface& interface);
 
   const UcxLibrary& ucx_;
   ucp_context_h handle_;

@@ -26,17 +26,14 @@ struct UcxLibrary {
   X(ucp_worker_progress)            \
   X(ucp_worker_get_efd)             \
   X(ucp_worker_arm)                 \
+  X(ucp_worker_signal)              \
   X(ucp_worker_set_am_recv_handler) \
   X(ucp_ep_create)                  \
   X(ucp_ep_close_nbx)               \
-  X(ucp_tag_send_nbx)               \
-  X(ucp_tag_recv_nbx)               \
+  X(ucp_ep_flush_nbx)               \
   X(ucp_am_send_nbx)                \
-  X(ucp_am_recv_data_nbx)           \
-  X(ucp_am_data_release)            \
-  X(ucp_request_cancel)             \
   X(ucp_request_check_status)       \
-  X(ucp_request_free) X(ucp_worker_flush_nbx) X(ucs_status_string) X(ucp_get_version) X(ucp_get_version_string)
+  X(ucp_request_free) X(ucs_status_string) X(ucp_get_version) X(ucp_get_version_string)
 #define LOCKSTEP_UCX_MEMBER(name) decltype(&::name) name = nullptr;
   LOCKSTEP_UCX_FUNCTIONS(LOCKSTEP_UCX_MEMBER)
 #undef LOCKSTEP_UCX_MEMBER
