@@ -74,7 +74,8 @@ class IndexReader final : public nlohmann::json_sax<nlohmann::json> {
 
 }  // namespace
 
-StateDict read_shards(const std::filesystem::path& index, torch::Device map_location, Checksum checksum) {
+StateDict read_shards(const std::filesystem::path& index,
+                      const std::function<StateDict(const std::filesystem::path&)>& read) {
   return in_context(index.native(), [&] {
     const FileBytes file(index);
     if (file.size() > kMostIndexBytes) damaged(fmt::format("an index of {} bytes", file.size()));
@@ -89,9 +90,7 @@ StateDict read_shards(const std::filesystem::path& index, torch::Device map_loca
       const bool plain = !shard.empty() && shard != "." && shard != ".." && shard.find('/') == std::string::npos &&
                          shard.find('\0') == std::string::npos && !shard.ends_with(".index.json");
       if (!plain) damaged(fmt::format("the index names the file \"{}\"", IndexReader::shown(shard)));
-      if (!files.contains(shard)) {
-        files[shard] = read_state_dict(index.parent_path() / shard, map_location, "", checksum);
-      }
+      if (!files.contains(shard)) files[shard] = read(index.parent_path() / shard);
       const torch::Tensor* tensor = files[shard].find(name);
       if (tensor == nullptr && is_extra_state(name)) continue;
       if (tensor == nullptr) {

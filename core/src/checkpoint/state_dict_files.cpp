@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "damaged.h"
 #include "dict_growth.h"
 #include "error_context.h"
 #include "file_kind.h"
@@ -15,6 +16,7 @@
 #include "lockstep/checkpoint/torch_file.h"
 #include "sharded_files.h"
 #include "state_tensor_file.h"
+#include "torch_bytes.h"
 
 namespace lockstep::checkpoint {
 
@@ -48,17 +50,14 @@ c10::IValue to_ivalue(const StateDict& state) {
   return DictGrowth().make(entries);
 }
 
-StateDict read_state_dict(const std::filesystem::path& path, torch::Device map_location, std::string_view entry,
-                          Checksum checksum) {
-  const auto entry_in = [&](const c10::IValue& value) {
+namespace {
+
+// Of one file, which may be a part of a state dict.
+StateDict read_file(const std::filesystem::path& path, FileKind kind, torch::Device map_location,
+                    std::string_view entry, Checksum checksum, ReadAllowance& allowance) {
+  if (kind != FileKind::kTensors) {
+    const c10::IValue value = read_torch_file(path, map_location, allowance);
     return in_context(path.native(), [&] { return to_state_dict(entry_of(value, entry)); });
-  };
-  switch (file_kind_of(path)) {
-    case FileKind::kTorchZip:
-    case FileKind::kTorchLegacy: return entry_in(read_torch_file(path, map_location));
-    case FileKind::kDistributed: return entry_in(read_distributed_checkpoint(path, map_location));
-    case FileKind::kSharded: return read_shards(index_of_shards(path), map_location, checksum);
-    case FileKind::kTensors: break;
   }
   std::optional<TensorFile> mapped = map_tensor_file(path, checksum);
   TensorFile file = mapped ? *std::move(mapped) : read_tensor_file(path, checksum);
@@ -70,6 +69,26 @@ StateDict read_state_dict(const std::filesystem::path& path, torch::Device map_l
     StateDict state;
     for (auto& [name, tensor] : file.tensors) state.insert(name, tensor.to(map_location));
     return state;
+  });
+}
+
+}  // namespace
+
+StateDict read_state_dict(const std::filesystem::path& path, torch::Device map_location, std::string_view entry,
+                          Checksum checksum) {
+  const FileKind kind = file_kind_of(path);
+  ReadAllowance allowance;
+  if (kind == FileKind::kDistributed) {
+    const c10::IValue value = read_distributed_checkpoint(path, map_location);
+    return in_context(path.native(), [&] { return to_state_dict(entry_of(value, entry)); });
+  }
+  if (kind != FileKind::kSharded) return read_file(path, kind, map_location, entry, checksum, allowance);
+  return read_shards(index_of_shards(path), [&](const std::filesystem::path& shard) {
+    const FileKind of_shard = file_kind_of(shard);
+    if (of_shard == FileKind::kDistributed || of_shard == FileKind::kSharded) {
+      damaged(fmt::format("the index names {}, which is no single file", shard.filename().native()));
+    }
+    return read_file(shard, of_shard, map_location, "", checksum, allowance);
   });
 }
 

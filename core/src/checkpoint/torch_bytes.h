@@ -16,8 +16,9 @@ namespace lockstep::checkpoint {
 c10::IValue read_torch_bytes(const FileBytes& file, torch::Device device, ReadAllowance& allowance,
                              TypeChanges* changes = nullptr);
 
-// read_torch_file() and read_distributed_checkpoint() that note which types have changed.
-c10::IValue read_torch_file(const std::filesystem::path& path, torch::Device map_location, TypeChanges* changes);
+// read_torch_file() and read_distributed_checkpoint() that note which types have changed. `changes` may be null.
+c10::IValue read_torch_file(const std::filesystem::path& path, torch::Device map_location, ReadAllowance& allowance,
+                            TypeChanges* changes = nullptr);
 c10::IValue read_distributed_checkpoint(const std::filesystem::path& folder, torch::Device map_location,
                                         TypeChanges* changes);
 

@@ -225,13 +225,14 @@ c10::IValue read_torch_bytes(const FileBytes& file, torch::Device device, ReadAl
 }
 
 c10::IValue read_torch_file(const std::filesystem::path& path, torch::Device map_location) {
-  return read_torch_file(path, map_location, nullptr);
+  ReadAllowance allowance;
+  return read_torch_file(path, map_location, allowance);
 }
 
-c10::IValue read_torch_file(const std::filesystem::path& path, torch::Device map_location, TypeChanges* changes) {
+c10::IValue read_torch_file(const std::filesystem::path& path, torch::Device map_location, ReadAllowance& allowance,
+                            TypeChanges* changes) {
   const FileBytes file(path);
   return in_context(path.native(), [&] {
-    ReadAllowance allowance;
     c10::IValue value = read_torch_bytes(file, map_location, allowance, changes);
     if (const std::string* what = foreign_text(value)) {
       throw CheckpointError(ErrorCode::kUnsupported, fmt::format("it is {}{}", *what, kForeignRefused));

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "checkpoint/dict.h"
+#include "checkpoint/pickle_file.h"
 #include "checkpoint/tools/tools.h"
 #include "lockstep/checkpoint/errors.h"
 #include "lockstep/checkpoint/tensor_file.h"
@@ -304,6 +305,21 @@ TEST(ShardedStateDicts, AreReadAsOne) {
   refused(R"({"weight_map":{"0.weight":7}})", "no text");
   refused("{}", "weight_map");
   refused("[" + std::string(100'000, '['), "no JSON");
+}
+
+// Each file asks for 240 MB, which a file alone may.
+TEST(ShardedStateDicts, ShareTheMemoryOfTheirFiles) {
+  const test::ScratchFolder folder;
+  const std::string pickle = "\x80\x02}X\x0c\0\0\0_extra_state]("s + std::string(1'300'000, ']') + "es.";
+  for (const char* name : {"1.bin", "2.bin"}) write_pickle_file(folder.path(name), pickle);
+  const std::string index = "pytorch_model.bin.index.json";
+  folder.write(index, R"({"weight_map":{"_extra_state":"1.bin"}})");
+  EXPECT_TRUE(read_state_dict(folder.path()).is_empty());
+  folder.write(index, R"({"weight_map":{"_extra_state":"1.bin","a._extra_state":"2.bin"}})");
+  expect_error(ErrorCode::kCorrupt, "2.bin: damaged", [&] { read_state_dict(folder.path()); });
+  std::filesystem::create_directory(folder.path("folder"));
+  folder.write(index, R"({"weight_map":{"_extra_state":"folder"}})");
+  expect_error(ErrorCode::kCorrupt, "is no single file", [&] { read_state_dict(folder.path()); });
 }
 
 TEST(StateDicts, LeaveOutExtraStatesOfPython) {
