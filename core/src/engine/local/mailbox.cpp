@@ -151,13 +151,14 @@ void Mailbox::progress() {
 
 void Mailbox::end(Transfer& transfer) {
   transfer.over = true;
-  if (transfer.operation != nullptr) ended_.push_back(static_cast<LocalOperation*>(transfer.operation));
+  if (transfer.operation != nullptr) ended_.push_back(transfer.operation);
 }
 
 void Mailbox::finish_ended() {
-  for (LocalOperation* const operation : ended_) {
-    operation->finish(operation->transfer.status);
-    started_.erase(operation->place);
+  for (Operation::State* const ended : ended_) {
+    auto& operation = static_cast<LocalOperation&>(*ended);
+    operation.finish(operation.transfer.status);
+    started_.erase(operation.place);
   }
   ended_.clear();
 }

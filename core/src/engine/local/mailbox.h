@@ -114,8 +114,8 @@ class Mailbox {
   std::list<Fetching> fetching_;
   std::list<Outgoing> outgoing_;
   std::list<std::shared_ptr<LocalOperation>> started_;
-  std::vector<LocalOperation*> ended_;  // of started_; empty between calls
-  CopyChoice choice_;                   // how pipelined sends are written
+  std::vector<Operation::State*> ended_;  // of started_; empty between calls
+  CopyChoice choice_;                     // how pipelined sends are written
 };
 
 }  // namespace lockstep::comm
