@@ -2,8 +2,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cstdlib>
 #include <set>
 
 #include "base/number_text.h"

@@ -7,16 +7,12 @@
 #include <cctype>
 #include <cerrno>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <string>
 #include <string_view>
 #include <system_error>
 #include <vector>
-
-#include "base/printable.h"
 
 namespace lockstep::cli {
 namespace {
