@@ -107,6 +107,11 @@ TEST_F(Inbox, WritesNoMessageThatIsTooLongOrOutOfOrder) {
   put(kPeer, 1, "abcd", 2, 2);
   put(kPeer, 1, "abcd", 0, 2);
   EXPECT_EQ(events(), Texts{"the parts of a message came in the wrong order"});
+  // The second part names another length, behind whose end it begins.
+  receive(kPeer, 1, place, request);
+  put(kPeer, 1, "abcdefghij", 0, 8);
+  inbox_.put({0, kPeer, Kind::kTagged, 0, /*tag=*/1, /*bytes=*/3, /*offset=*/8}, {}, "x", 1);
+  EXPECT_EQ(events(), Texts{"the parts of a message came in the wrong order"});
   EXPECT_EQ(place, "    ");
 }
 

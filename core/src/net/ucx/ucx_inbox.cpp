@@ -61,7 +61,7 @@ bool UcxInbox::put_part(const UcxFrame& frame, const void* data, std::size_t byt
 void UcxInbox::add_part(Receive& receive, std::uint64_t total, std::uint64_t offset, const void* data,
                         std::size_t bytes) {
   // UCX keeps the order of messages on a connection, so the parts come in order.
-  receive.is_whole = receive.is_whole && offset == receive.arrived && bytes <= total - offset;
+  receive.is_whole = receive.is_whole && offset == receive.arrived && offset <= total && bytes <= total - offset;
   if (receive.is_whole && total <= receive.bytes && bytes > 0) std::memcpy(receive.data + offset, data, bytes);
   receive.arrived += bytes;
 }
