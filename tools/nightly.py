@@ -36,7 +36,9 @@ def steps_of(torch, jobs):
 
     def tests(name, program, suites, **variables):
         """Without the bound that a test has under CTest. The first step builds the program."""
-        return Step(name, [f"{programs}/{program}_tests", f"--gtest_filter={suites}"], variables)
+        seconds_in_a_day = 86400
+        return Step(name, [f"{programs}/{program}_tests", f"--gtest_filter={suites}", f"--fork-each={seconds_in_a_day}"],
+                    {"OMP_WAIT_POLICY": "passive", **variables})
 
     return [
         Step("test", ["./dev", "test", *current]),
@@ -77,21 +79,27 @@ class State:
                 self.content = earlier
 
     def of(self, step):
-        return self.content["steps"].get(step.name, {"verdict": "not run"})
+        found = self.content["steps"].get(step.name, {})
+        return found if found.get("command") == step.command else {"verdict": "not run"}
 
     def set(self, step, **values):
-        self.content["steps"][step.name] = values
+        self.content["steps"][step.name] = {**values, "command": step.command}
         temporary = self.path.with_suffix(".new")
         temporary.write_text(json.dumps(self.content, indent=1) + "\n")
         os.replace(temporary, self.path)
 
 
 def run(step, begun, root, log):
-    """Runs the step's command with all its processes in one process group, which an interruption ends. Returns the exit code."""
+    """Runs the step's command with all its processes in one process group, which an interruption ends. Returns the exit code, 127 where
+    there is no such program."""
     command = step.command + (step.again if begun else [])
     with open(log, "wb") as output:
-        process = subprocess.Popen(command, cwd=root, env={**os.environ, **step.environment}, stdin=subprocess.DEVNULL,
-                                   stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            process = subprocess.Popen(command, cwd=root, env={**os.environ, **step.environment}, stdin=subprocess.DEVNULL,
+                                       stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        except OSError as error:  # a program that the first step could not build
+            output.write(f"{error}\n".encode())
+            return 127
         try:
             return process.wait()
         except BaseException:

@@ -76,8 +76,8 @@ class Commands(Project):
     def setUp(self):
         super().setUp()
         self.write("dev", "cat <<TEXT\n  test    run\n            --label L\n  check\n            --quick\nTEXT\n")
-        self.write("core/src/cli/run_options.cpp", '"--nproc-per-node" "-t,--tee"')
-        self.write("vision/src/cli/pictures/commands.cpp", '"--resize"')
+        self.write("core/src/cli/run_options.cpp", 'key("nproc_per_node", a); key_of_text(\n    "tee", b)')
+        self.write("vision/src/cli/pictures/commands.cpp", 'command\n      .key("resize", c)')
         self.write("CMakeLists.txt", "option(LOCKSTEP_TESTS)")
         self.write("tests/documented/commands.txt", "./dev\n    not run: builds everything\n")
         self.write("docs/dev.md", "    ./dev test\n")

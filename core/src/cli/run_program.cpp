@@ -44,7 +44,7 @@ int fail(const Status& status) {
   if (!writer.ok()) return options::fail(status);
   writer.value()->add("lockstep: " + status.message() + "\n");
   static_cast<void>(writer.value()->wait_until_written(Deadline::after(std::chrono::seconds(3))));
-  return options::exit_code_of(status);
+  return status.code() == ErrorCode::kUnsupported ? 2 : options::exit_code_of(status);
 }
 
 int print(const Result<std::string>& text) {

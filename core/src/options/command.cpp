@@ -251,8 +251,7 @@ int fail(const Status& status) {
 }
 
 int exit_code_of(const Status& status) {
-  const bool usage = status.code() == ErrorCode::kInvalidArgument || status.code() == ErrorCode::kUnsupported;
-  return usage ? 2 : EXIT_FAILURE;
+  return status.code() == ErrorCode::kInvalidArgument ? 2 : EXIT_FAILURE;
 }
 
 }  // namespace lockstep::options

@@ -13,11 +13,16 @@ import os
 import signal
 import socket
 import sys
+import time
 
 # What the scripts import, and what optimizers import when the first one is made.
 MODULES = ("torch", "torch.distributed.checkpoint", "torch.distributed.optim", "torch.distributed.algorithms.join",
            "torch.distributed.algorithms.ddp_comm_hooks", "torch._dynamo", "torch.optim.swa_utils", "torch.utils.checkpoint",
            "torchvision.models", "torchvision.transforms.v2", "numpy", "PIL.Image", "runpy", "tempfile", "multiprocessing")
+
+
+# The exit code of a script that has left processes behind. They are killed.
+LEFT_PROCESSES = 99
 
 
 def address_of(path):
@@ -46,8 +51,20 @@ def serve(path):
         os.unlink(address)
 
 
+def group_ends(group):
+    """Whether its last process ends within 2 s: helpers of Python's modules end a moment after the script."""
+    for _ in range(200):
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.01)
+    return False
+
+
 class Server:
     def __init__(self, listener, starter):
+        import contextlib
         import gc
         import importlib
         import selectors
@@ -56,7 +73,8 @@ class Server:
         self.selector = selectors.DefaultSelector()
         self.clients = {}  # the descriptor of each script's process: its number and its client
         for name in MODULES:
-            importlib.import_module(name)
+            with contextlib.suppress(ImportError):  # the scripts that need it say so
+                importlib.import_module(name)
         gc.collect()
         gc.freeze()  # else each fork copies all of it when it first collects
         if len(os.listdir("/proc/self/task")) > 1:
@@ -77,7 +95,10 @@ class Server:
             if key.fileobj is self.listener:
                 request = self.start()
                 if request is not None:
-                    run_script(request)
+                    try:
+                        run_script(request)
+                    finally:  # an error of run_script() itself; the server's end is not this process's
+                        os._exit(1)
             elif key.fileobj in self.clients:
                 self.end(key.fileobj)
             else:  # a client, which says nothing more: it has ended
@@ -91,7 +112,8 @@ class Server:
         client = self.listener.accept()[0]
         text, descriptors, _, _ = socket.recv_fds(client, 1 << 16, 3)
         while text and not text.endswith(b"\n"):
-            text += client.recv(1 << 16)
+            more = client.recv(1 << 16)
+            text = text + more if more else b""  # the client has ended
         pid = os.fork() if text else None
         if pid is not None:
             os.setpgid(pid, pid)  # both call it, because either may be first
@@ -116,8 +138,10 @@ class Server:
         pid, client = self.clients.pop(process)
         self.selector.unregister(process)
         os.close(process)
-        os.killpg(pid, signal.SIGKILL)  # what it has left
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if not group_ends(pid):
+            os.killpg(pid, signal.SIGKILL)
+            code = code or LEFT_PROCESSES
         if client in self.selector.get_map():
             self.selector.unregister(client)
             try:
@@ -169,7 +193,9 @@ def run(path, command):
     client.sendall(text[sent:])
     code = client.recv(16)
     if not code:
-        sys.exit("the server of Python's scripts has ended before the script")
+        sys.exit(f"the server of Python's scripts has ended before the script; {path}.log says why")
+    if int(code) == LEFT_PROCESSES:
+        print(f"{command[0]} has left processes behind", file=sys.stderr)
     sys.exit(int(code))
 
 

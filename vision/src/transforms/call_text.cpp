@@ -177,7 +177,9 @@ class Parser {
   Status repeat(TextValue& list, TextValue times, std::size_t begin) {
     if (list.kind == TextValue::Kind::kNumber) std::swap(list, times);
     const auto is_number = [](const TextValue& item) { return item.kind == TextValue::Kind::kNumber; };
-    if (!is_number(times) || !std::all_of(list.items.begin(), list.items.end(), is_number) ||
+    constexpr std::size_t kMostItems = 1000;  // repeated lists may be repeated again
+    if (!is_number(times) || list.items.size() > kMostItems / 3 ||
+        !std::all_of(list.items.begin(), list.items.end(), is_number) ||
         (times.number != 1 && times.number != 2 && times.number != 3)) {
       return fail_at(begin, "a list of numbers, 1, 2 or 3 times");
     }
