@@ -17,7 +17,7 @@ from harness import Outcome, Row, Samples, Tools, interleave, run
 STEPS = {"cnn-28": 60, "mlp-6M": 20, "resnet18-32": 12, "resnet18-224": 5}
 ROUNDS, QUICK_ROUNDS = 6, 2
 PEERS = ("alone", "limit", "operators", "libtorch")
-# DataParallel lets the heaps of threads keep what is freed, by itself (freed_memory.cpp). So all get that.
+# DataParallel lets the heaps of threads keep what is freed, by itself (data_parallel.cpp). So all get that.
 KEPT = {"MALLOC_TOP_PAD_": "67108864"}
 
 

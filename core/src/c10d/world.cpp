@@ -230,6 +230,10 @@ World::Members World::members(const ProcessGroup& group) const {
 }
 
 std::shared_ptr<comm::Store> World::watched(std::shared_ptr<comm::Store> store, std::vector<int> ranks) const {
+  {
+    MutexLock lock(mutex_);
+    if (!rendezvous_ || !rendezvous_->sees_ends()) return store;
+  }
   // The world of this process is never destroyed.
   return make_watched_store(std::move(store), [this, ranks = std::move(ranks)] { return check_present(ranks); });
 }

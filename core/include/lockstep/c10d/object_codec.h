@@ -261,7 +261,16 @@ template <typename List, typename Entry>
 struct ObjectListCodec {
   static void encode(const List& value, ObjectWriter& writer) {
     writer.put<std::uint64_t>(value.size());
-    for (const auto& entry : value) writer.put<Entry>(entry);
+    for (const auto& entry : value) {
+      if constexpr (requires {
+                      typename List::mapped_type;
+                    }) {  // an Entry would be a copy: the key of `entry` is const
+        writer.put<typename List::key_type>(entry.first);
+        writer.put<typename List::mapped_type>(entry.second);
+      } else {
+        writer.put<Entry>(entry);
+      }
+    }
   }
   static List decode(ObjectReader& reader) {
     List value;

@@ -66,8 +66,11 @@ struct Rendezvous {
   // lives on. kTimeout, which may be ignored: other ranks were still connected after `wait`.
   Status release(std::chrono::milliseconds wait = std::chrono::seconds(10));
 
-  // The ranks that have ended or left. The store knows them in a group over several machines whose ranks `rendezvous`
-  // has connected to a store over TCP; in any other group the list is empty. Thread-safe; blocks for one request.
+  // Whether the store sees ranks end: in a group over several machines whose ranks `rendezvous` has connected to a
+  // store over TCP. Thread-safe; does not block.
+  bool sees_ends() const;
+  // The ranks that have ended or left, and those whose machine the store has not heard of for 60 s; empty where the
+  // store sees none end. A rank that is on the list stays there. Thread-safe; blocks for one request.
   Result<std::vector<int>> gone() const;
 };
 

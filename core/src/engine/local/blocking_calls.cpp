@@ -100,6 +100,7 @@ Status LocalGroup::run(Transfer transfer, Deadline deadline) {
     MutexLock lock(mutex_);
     if (!is_open()) return why_not_open();
     mailbox_.start(transfer);
+    update_busy();
   }
   Status status = wait_until(
       waiting_, deadline, [] { return -1; },

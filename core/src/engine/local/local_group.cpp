@@ -110,6 +110,10 @@ Result<std::shared_ptr<LocalOperation>> LocalGroup::launch(Transfer transfer, Ke
 void LocalGroup::progress_all(bool help) {
   collectives_.progress(help);
   if (mailbox_.has_work()) mailbox_.progress();
+  update_busy();
+}
+
+void LocalGroup::update_busy() {
   set_busy((!mailbox_.started().empty() || collectives_.has_started()) && !waiting_.aborted());
 }
 

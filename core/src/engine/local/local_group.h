@@ -73,6 +73,8 @@ class LocalGroup final : public Group, public std::enable_shared_from_this<Local
   bool has_work() const LOCKSTEP_REQUIRES(mutex_) { return !collectives_.empty() || mailbox_.has_work(); }
   // Moves everything that is under way; with `help`, also does tickets of other ranks.
   void progress_all(bool help) LOCKSTEP_REQUIRES(mutex_);
+  // After anything that may have ended a started operation.
+  void update_busy() LOCKSTEP_REQUIRES(mutex_);
   std::size_t under_way() const LOCKSTEP_REQUIRES(mutex_) {
     return collectives_.under_way() + mailbox_.started().size();
   }

@@ -35,11 +35,10 @@ Result<StoreAnswer> HashStore::answer(StoreCall call) {
   const auto write = [this](KeyValueTable::Change change, std::string_view key, std::string_view value)
                          LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS {
                            state_->table.apply(change, key, value);
+                           state_->changed.notify_all();
                            return Status();
                          };
-  auto answer = state_->table.answer(call, write);
-  state_->changed.notify_all();
-  return answer;
+  return state_->table.answer(call, write);
 }
 
 }  // namespace lockstep::comm

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/number_text.h"
+#include "lockstep/base/log.h"
 #include "lockstep/store/file_store.h"
 #include "lockstep/store/hash_store.h"
 #include "lockstep/store/prefix_store.h"
@@ -40,6 +41,7 @@ class RendezvousSession {
     return watched_.leave_will(gone_list_, std::to_string(rank_), kSilence);
   }
 
+  bool sees_ends() const { return !gone_list_.empty(); }
   Result<std::vector<int>> gone() const {
     std::vector<int> ranks;
     if (gone_list_.empty()) return ranks;
@@ -88,8 +90,8 @@ class RendezvousSession {
   static constexpr auto kLeaveTime = std::chrono::milliseconds(300);
   // The values are in the store.
   static constexpr auto kAnswerTime = std::chrono::seconds(5);
-  // As between the ranks themselves (docs/environment.md, UCX_TCP_KEEPIDLE).
-  static constexpr auto kSilence = std::chrono::seconds(5);
+  // As long as connections of a TcpStore survive. A process that ends is seen at once all the same.
+  static constexpr auto kSilence = std::chrono::seconds(60);
   std::unique_ptr<TcpStoreServer> server_;
   std::shared_ptr<TcpStore> client_;  // the same object as store_, when this session made it
   std::shared_ptr<Store> store_;
@@ -196,8 +198,11 @@ Result<Rendezvous> join_on(SessionPtr session, const RendezvousPlan& plan, Deadl
   }
   session->joined(joined->prefix, plan.rank, plan.world_size);
   if (plan.method == Method::kTcp && spans_machines(joined->members)) {
-    // Without it the group works, but the others may not see this rank's end.
-    static_cast<void>(session->leave_will(client_options(plan, plan.endpoint), at_most(deadline, kProbeTimeout)));
+    const Status will = session->leave_will(client_options(plan, plan.endpoint), at_most(deadline, kProbeTimeout));
+    if (!will.ok()) {
+      log::warning(fmt::format("rank {}: the store will not tell the others when this rank ends: {}", plan.rank,
+                               will.message()));
+    }
   }
   auto store = std::make_shared<PrefixStore>(joined->prefix + "/store", session->store());
   return Rendezvous{std::move(store), plan.rank, plan.world_size, std::move(joined->members), std::move(session)};
@@ -222,6 +227,10 @@ Result<Rendezvous> join_next_world(const RendezvousPlan& plan, Result<Rendezvous
 
 Status Rendezvous::release(std::chrono::milliseconds wait) {
   return session == nullptr ? Status() : session->release(wait);
+}
+
+bool Rendezvous::sees_ends() const {
+  return session != nullptr && session->sees_ends();
 }
 
 Result<std::vector<int>> Rendezvous::gone() const {

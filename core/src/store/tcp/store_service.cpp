@@ -15,12 +15,13 @@ void StoreService::handle(ClientId client, wire::Message request) {
     }
     return wake_changed();
   }
+  const std::size_t parts = request.parts.size();
   std::optional<StoreCall> call = wire::call_of(std::move(request));
   if (!call) {
     return answer_(client, wire::failure({ErrorCode::kUnsupported,
-                                          fmt::format("{} does not know request {} with its parts; are all ranks "
+                                          fmt::format("{} does not know request {} with {} parts; are all ranks "
                                                       "built with the same Lockstep?",
-                                                      where_, static_cast<int>(op))}));
+                                                      where_, static_cast<int>(op), parts)}));
   }
   if (const Status limits = check_limits(*call); !limits.ok()) return answer_(client, wire::failure(limits));
   if (call->waits()) return answer_or_park(client, *std::move(call));
