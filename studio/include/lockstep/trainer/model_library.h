@@ -11,8 +11,7 @@
 // against a release of Lockstep with another ModelRequest is refused too.
 #pragma once
 
-#include <torch/nn/modules/container/any.h>
-#include <torch/types.h>
+#include <torch/torch.h>
 
 #include <cstddef>
 #include <cstdint>
