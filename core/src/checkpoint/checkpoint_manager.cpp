@@ -81,7 +81,7 @@ CheckpointManager::~CheckpointManager() {
 }
 
 void CheckpointManager::take_folder() {
-  if (writer_lock_ != nullptr && writer_lock_->is_held()) return;
+  if (writer_lock_ != nullptr && writer_lock_->is_held(folder_)) return;
   Result<std::shared_ptr<WriterLock>> lock = WriterLock::take(folder_);
   if (!lock.ok()) throw CheckpointError(lock.status().code(), lock.status().message());
   writer_lock_ = std::move(lock).value();

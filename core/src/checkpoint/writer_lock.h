@@ -51,8 +51,10 @@ class WriterLock {
   WriterLock(const WriterLock&) = delete;
   WriterLock& operator=(const WriterLock&) = delete;
 
-  // False in forks of the process that took it, and when the folder or the file has been removed or replaced.
-  bool is_held() const;
+  // Whether this is the lock of the folder at this path; managers that share a lock may have different paths to its
+  // folder. False in forks of the process that took it, and when the folder or the file has been removed or replaced.
+  // True while a file server does not answer.
+  bool is_held(const std::filesystem::path& folder) const;
 
   // Begins a save. Several managers of this process may save to one folder: without an order they would remove each
   // other's temporary files, and set aside each other's checkpoints.
