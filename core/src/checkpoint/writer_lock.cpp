@@ -37,8 +37,19 @@ struct Held {
   std::map<std::pair<dev_t, ino_t>, std::weak_ptr<WriterLock>> locks LOCKSTEP_GUARDED_BY(mutex);
 };
 Held& held() {
-  static Held& all = *new Held;
-  return all;
+  static constinit OfProcess<Held> all;
+  return all.get();
+}
+
+// The last turn of each folder, by the folder's path: a save goes on while its folder or its lock is replaced, and the
+// saves under the new lock wait for it too. A fork does not wait for the saves of its parent.
+struct LastTurns {
+  Mutex mutex;
+  std::map<fs::path, std::shared_future<void>> by_folder LOCKSTEP_GUARDED_BY(mutex);
+};
+LastTurns& last_turns() {
+  static constinit OfProcess<LastTurns> all;
+  return all.get();
 }
 
 std::string boot_id_or_nothing() {
@@ -170,9 +181,10 @@ bool WriterLock::is_held(const fs::path& folder) const {
 }
 
 std::shared_ptr<const SaveTurn> WriterLock::next_turn() {
-  const MutexLock lock(mutex_);
-  const auto turn = std::make_shared<SaveTurn>(last_turn_);
-  last_turn_ = turn->ended_.get_future();
+  const MutexLock lock(last_turns().mutex);
+  std::shared_future<void>& last = last_turns().by_folder[path_.parent_path()];
+  const auto turn = std::make_shared<SaveTurn>(last);
+  last = turn->ended_.get_future();
   return turn;
 }
 

@@ -9,7 +9,6 @@
 
 #include "lockstep/base/fd.h"
 #include "lockstep/base/fork.h"
-#include "lockstep/base/mutex.h"
 #include "lockstep/base/status.h"
 
 namespace lockstep::checkpoint {
@@ -66,8 +65,6 @@ class WriterLock {
   const std::filesystem::path path_;
   Fd fd_;
   const Origin origin_;
-  Mutex mutex_;
-  std::shared_future<void> last_turn_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 }  // namespace lockstep::checkpoint

@@ -189,6 +189,28 @@ TEST(CheckpointWriters, KeepAFolderThatCannotBeSeenForAMoment) {
   EXPECT_EQ(code_in_another_process(folder), ErrorCode::kUnavailable);
 }
 
+// By managers that had the folder before, and by one that takes it then.
+TEST(CheckpointWriters, WaitForSavesUnderAnEarlierLock) {
+  const test::ScratchFolder scratch;
+  const std::filesystem::path folder = scratch.path() / "runs";
+  const CheckpointManagerOptions options{.keep_last = 100, .asynchronous = true};
+  CheckpointManager first(folder, options);
+  CheckpointManager second(folder, {.keep_last = 100});
+  second.take_folder();
+  std::vector<std::int64_t> saved;
+  testing::internal::CaptureStderr();
+  for (std::int64_t step = 0; step < 20; step += 2) {
+    first.save(step, ones_of(300'000));
+    std::filesystem::remove(folder / ".writer");
+    if (step % 4 == 0) second.save(step + 1, ones_of(10));
+    if (step % 4 == 2) CheckpointManager(folder, {.keep_last = 100}).save(step + 1, ones_of(10));
+    first.wait();
+    saved.insert(saved.end(), {step, step + 1});
+  }
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");  // nothing is set aside
+  EXPECT_EQ(first.steps(), saved);
+}
+
 // The folder of another user, or of a file system that is mounted for reading alone.
 TEST(CheckpointReaders, NeedNoWritePermission) {
   const test::ScratchFolder folder;
