@@ -211,6 +211,18 @@ TEST(CheckpointWriters, WaitForSavesUnderAnEarlierLock) {
   EXPECT_EQ(first.steps(), saved);
 }
 
+TEST(CheckpointWriters, SetAsideWhatIsBeingSaved) {
+  const test::ScratchFolder folder;
+  CheckpointManager manager(folder.path(), {.asynchronous = true});
+  manager.save(2, ones_of(10));
+  manager.save(1, large_state());  // sets step 2 aside in its thread
+  std::filesystem::remove(folder.path(".writer"));
+  const std::filesystem::path aside = manager.set_aside({1});
+  EXPECT_EQ(aside.filename(), "earlier-2");
+  EXPECT_TRUE(std::filesystem::exists(aside / manager.path_of(1).filename()));
+  EXPECT_EQ(code_in_another_process(folder.path()), ErrorCode::kUnavailable);
+}
+
 // The folder of another user, or of a file system that is mounted for reading alone.
 TEST(CheckpointReaders, NeedNoWritePermission) {
   const test::ScratchFolder folder;
