@@ -81,7 +81,8 @@ CheckpointManager::~CheckpointManager() {
 }
 
 void CheckpointManager::take_folder() {
-  if (writer_lock_ != nullptr && writer_lock_->is_held()) return;
+  wait();
+  if (writer_lock_ != nullptr && writer_lock_->is_held(folder_)) return;
   Result<std::shared_ptr<WriterLock>> lock = WriterLock::take(folder_);
   if (!lock.ok()) throw CheckpointError(lock.status().code(), lock.status().message());
   writer_lock_ = std::move(lock).value();
@@ -90,7 +91,6 @@ void CheckpointManager::take_folder() {
 void CheckpointManager::save(std::int64_t step, const Checkpoint& checkpoint, std::optional<double> metric) {
   if (step < 0) throw CheckpointError(ErrorCode::kInvalidArgument, fmt::format("step must be >= 0, got {}", step));
   take_folder();
-  wait();
   Checkpoint state = checkpoint;
   state.file_.metadata["step"] = text_of(step);
   state.file_.metadata.erase("metric");
@@ -153,6 +153,10 @@ void CheckpointManager::write(std::int64_t step, const Checkpoint& checkpoint, c
 
 std::filesystem::path CheckpointManager::set_aside(const std::vector<std::int64_t>& steps) {
   take_folder();
+  return move_aside(steps);
+}
+
+fs::path CheckpointManager::move_aside(const Steps& steps) {
   // A folder of its own each time: whoever starts again twice, or is killed here, still loses nothing.
   fs::path aside;
   std::error_code error;
@@ -175,7 +179,7 @@ void CheckpointManager::set_aside_higher(std::int64_t step) {
   std::vector<std::int64_t> higher = steps();
   std::erase_if(higher, [step](std::int64_t other) { return other <= step; });
   if (higher.empty()) return;
-  const std::string aside = set_aside(higher).native();
+  const std::string aside = move_aside(higher).native();
   log::warning(
       fmt::format("step {} is saved after higher ones, up to step {}: the training has gone back, and their "
                   "checkpoints are now in {}",

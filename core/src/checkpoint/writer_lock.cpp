@@ -37,8 +37,19 @@ struct Held {
   std::map<std::pair<dev_t, ino_t>, std::weak_ptr<WriterLock>> locks LOCKSTEP_GUARDED_BY(mutex);
 };
 Held& held() {
-  static Held& all = *new Held;
-  return all;
+  static constinit OfProcess<Held> all;
+  return all.get();
+}
+
+// The last turn of each folder, by the folder's path: a save goes on while its folder or its lock is replaced, and the
+// saves under the new lock wait for it too. A fork does not wait for the saves of its parent.
+struct LastTurns {
+  Mutex mutex;
+  std::map<fs::path, std::shared_future<void>> by_folder LOCKSTEP_GUARDED_BY(mutex);
+};
+LastTurns& last_turns() {
+  static constinit OfProcess<LastTurns> all;
+  return all.get();
 }
 
 std::string boot_id_or_nothing() {
@@ -80,12 +91,16 @@ void write_holder(int fd) {
   if (::ftruncate(fd, 0) == 0) static_cast<void>(::pwrite(fd, line.data(), line.size(), 0) == 0);
 }
 
-// Whether the file is still the one under this name: an earlier holder may have removed it.
-bool is_at(const fs::path& path, int fd) {
+enum class IsAt { kYes, kNo, kUnknown };
+
+// Whether the file is still the one under this name: an earlier holder may have removed it. kUnknown while a file
+// server does not answer.
+IsAt is_at(const fs::path& path, int fd) {
   struct stat open {};
   struct stat named {};
-  return ::fstat(fd, &open) == 0 && ::stat(path.c_str(), &named) == 0 && open.st_dev == named.st_dev &&
-         open.st_ino == named.st_ino;
+  if (::fstat(fd, &open) != 0) return IsAt::kUnknown;
+  if (::stat(path.c_str(), &named) != 0) return errno == ENOENT || errno == ENOTDIR ? IsAt::kNo : IsAt::kUnknown;
+  return open.st_dev == named.st_dev && open.st_ino == named.st_ino ? IsAt::kYes : IsAt::kNo;
 }
 
 enum class Taken { kYes, kNo, kUnsupported };
@@ -121,7 +136,7 @@ Result<Fd> lock_file(const fs::path& path, std::chrono::milliseconds patience) {
       return fd;
     }
     if (taken == Taken::kYes) {
-      if (!is_at(path, fd.get())) continue;
+      if (is_at(path, fd.get()) == IsAt::kNo) continue;
       write_holder(fd.get());
       return fd;
     }
@@ -140,16 +155,16 @@ Result<Fd> lock_file(const fs::path& path, std::chrono::milliseconds patience) {
 }  // namespace
 
 Result<std::shared_ptr<WriterLock>> WriterLock::take(const fs::path& folder, std::chrono::milliseconds patience) {
-  struct stat about {};
-  if (::stat(folder.c_str(), &about) != 0) return Status::from_errno(printable(folder.native()), errno);
   std::error_code error;
-  const fs::path absolute = fs::absolute(folder, error);
+  const fs::path real = fs::canonical(folder, error);  // a link may lead elsewhere when the lock ends
   if (error) return Status::from_errno(printable(folder.native()), error.value());
+  struct stat about {};
+  if (::stat(real.c_str(), &about) != 0) return Status::from_errno(printable(folder.native()), errno);
   MutexLock lock(held().mutex);
   std::weak_ptr<WriterLock>& known = held().locks[{about.st_dev, about.st_ino}];
   std::shared_ptr<WriterLock> mine = known.lock();
-  if (mine != nullptr && mine->is_held()) return mine;
-  const fs::path path = absolute / kName;
+  if (mine != nullptr && mine->is_held(real)) return mine;
+  const fs::path path = real / kName;
   LOCKSTEP_ASSIGN_OR_RETURN(Fd fd, lock_file(path, patience));
   mine.reset(new WriterLock(path, std::move(fd)));
   known = mine;
@@ -158,17 +173,18 @@ Result<std::shared_ptr<WriterLock>> WriterLock::take(const fs::path& folder, std
 
 WriterLock::~WriterLock() {
   // While it is locked: whoever opened it before sees afterwards that its file has no name any more.
-  if (is_held()) ::unlink(path_.c_str());
+  if (origin_.is_this_process() && is_at(path_, fd_.get()) == IsAt::kYes) ::unlink(path_.c_str());
 }
 
-bool WriterLock::is_held() const {
-  return origin_.is_this_process() && is_at(path_, fd_.get());
+bool WriterLock::is_held(const fs::path& folder) const {
+  return origin_.is_this_process() && is_at(folder / kName, fd_.get()) != IsAt::kNo;
 }
 
 std::shared_ptr<const SaveTurn> WriterLock::next_turn() {
-  const MutexLock lock(mutex_);
-  const auto turn = std::make_shared<SaveTurn>(last_turn_);
-  last_turn_ = turn->ended_.get_future();
+  const MutexLock lock(last_turns().mutex);
+  std::shared_future<void>& last = last_turns().by_folder[path_.parent_path()];
+  const auto turn = std::make_shared<SaveTurn>(last);
+  last = turn->ended_.get_future();
   return turn;
 }
 

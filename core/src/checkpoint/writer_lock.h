@@ -9,7 +9,6 @@
 
 #include "lockstep/base/fd.h"
 #include "lockstep/base/fork.h"
-#include "lockstep/base/mutex.h"
 #include "lockstep/base/status.h"
 
 namespace lockstep::checkpoint {
@@ -51,8 +50,10 @@ class WriterLock {
   WriterLock(const WriterLock&) = delete;
   WriterLock& operator=(const WriterLock&) = delete;
 
-  // False in forks of the process that took it, and when the folder or the file has been removed or replaced.
-  bool is_held() const;
+  // Whether this is the lock of the folder at this path; managers that share a lock may have different paths to its
+  // folder. False in forks of the process that took it, and when the folder or the file has been removed or replaced.
+  // True while a file server does not answer.
+  bool is_held(const std::filesystem::path& folder) const;
 
   // Begins a save. Several managers of this process may save to one folder: without an order they would remove each
   // other's temporary files, and set aside each other's checkpoints.
@@ -64,8 +65,6 @@ class WriterLock {
   const std::filesystem::path path_;
   Fd fd_;
   const Origin origin_;
-  Mutex mutex_;
-  std::shared_future<void> last_turn_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 }  // namespace lockstep::checkpoint

@@ -117,6 +117,18 @@ TEST(CheckpointWriters, OfOneProcessTakeTurns) {
   EXPECT_EQ(third.steps(), saved);
 }
 
+// Whether another process may write to the folder.
+ErrorCode code_in_another_process(const std::filesystem::path& folder) {
+  return static_cast<ErrorCode>(test::in_fork([&] {
+    try {
+      CheckpointManager(folder).take_folder();
+      return static_cast<int>(ErrorCode::kOk);
+    } catch (const CheckpointError& error) {
+      return static_cast<int>(error.code());
+    }
+  }));
+}
+
 // The file of the lock leaves with the folder, or somebody has removed it.
 TEST(CheckpointWriters, TakeAReplacedFolderAnew) {
   const test::ScratchFolder scratch;
@@ -126,21 +138,89 @@ TEST(CheckpointWriters, TakeAReplacedFolderAnew) {
   std::filesystem::rename(folder, scratch.path() / "moved");
   std::filesystem::create_directory(folder);
   manager.save(2, ones_of(10));
-  const auto code_in_fork = [&] {
-    try {
-      CheckpointManager(folder).take_folder();
-      return ErrorCode::kOk;
-    } catch (const CheckpointError& error) {
-      return error.code();
-    }
-  };
-  EXPECT_EQ(test::in_fork([&] { return static_cast<int>(code_in_fork()); }), static_cast<int>(ErrorCode::kUnavailable));
+  EXPECT_EQ(code_in_another_process(folder), ErrorCode::kUnavailable);
   std::filesystem::remove(folder / ".writer");
   CheckpointManager other(folder);
   other.save(3, ones_of(10));
   manager.save(4, ones_of(10));
-  EXPECT_EQ(test::in_fork([&] { return static_cast<int>(code_in_fork()); }), static_cast<int>(ErrorCode::kUnavailable));
+  EXPECT_EQ(code_in_another_process(folder), ErrorCode::kUnavailable);
   EXPECT_EQ(manager.steps(), (std::vector<std::int64_t>{2, 3, 4}));
+}
+
+// Each judges the lock by its own name of the folder.
+TEST(CheckpointWriters, OfALinkMoveWithIt) {
+  const test::ScratchFolder scratch;
+  const std::filesystem::path folder = scratch.path() / "2026";
+  const std::filesystem::path next = scratch.path() / "2027";
+  const std::filesystem::path link = scratch.path() / "current";
+  std::filesystem::create_directory(next);
+  {
+    CheckpointManager direct(folder);
+    std::filesystem::create_directory_symlink(folder, link);
+    CheckpointManager by_link(link);
+    by_link.take_folder();
+    direct.save(1, ones_of(10));
+    std::filesystem::remove(link);
+    std::filesystem::create_directory_symlink(next, link);
+    direct.save(2, ones_of(10));
+    EXPECT_EQ(code_in_another_process(folder), ErrorCode::kUnavailable);
+    EXPECT_EQ(code_in_another_process(next), ErrorCode::kOk);
+    by_link.save(3, ones_of(10));
+    EXPECT_EQ(code_in_another_process(next), ErrorCode::kUnavailable);
+    EXPECT_EQ(direct.steps(), (std::vector<std::int64_t>{1, 2}));
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder / ".writer"));
+  EXPECT_FALSE(std::filesystem::exists(next / ".writer"));
+}
+
+// A link to itself stands for a file server that does not answer.
+TEST(CheckpointWriters, KeepAFolderThatCannotBeSeenForAMoment) {
+  const test::ScratchFolder scratch;
+  const std::filesystem::path folder = scratch.path() / "runs";
+  const std::filesystem::path moved = scratch.path() / "moved";
+  CheckpointManager manager(folder);
+  manager.take_folder();
+  std::filesystem::rename(folder, moved);
+  std::filesystem::create_symlink("runs", folder);
+  EXPECT_NO_THROW(manager.take_folder());
+  std::filesystem::remove(folder);
+  std::filesystem::rename(moved, folder);
+  manager.save(1, ones_of(10));
+  EXPECT_EQ(code_in_another_process(folder), ErrorCode::kUnavailable);
+}
+
+// By managers that had the folder before, and by one that takes it then.
+TEST(CheckpointWriters, WaitForSavesUnderAnEarlierLock) {
+  const test::ScratchFolder scratch;
+  const std::filesystem::path folder = scratch.path() / "runs";
+  const CheckpointManagerOptions options{.keep_last = 100, .asynchronous = true};
+  CheckpointManager first(folder, options);
+  CheckpointManager second(folder, {.keep_last = 100});
+  second.take_folder();
+  std::vector<std::int64_t> saved;
+  testing::internal::CaptureStderr();
+  for (std::int64_t step = 0; step < 20; step += 2) {
+    first.save(step, ones_of(300'000));
+    std::filesystem::remove(folder / ".writer");
+    if (step % 4 == 0) second.save(step + 1, ones_of(10));
+    if (step % 4 == 2) CheckpointManager(folder, {.keep_last = 100}).save(step + 1, ones_of(10));
+    first.wait();
+    saved.insert(saved.end(), {step, step + 1});
+  }
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");  // nothing is set aside
+  EXPECT_EQ(first.steps(), saved);
+}
+
+TEST(CheckpointWriters, SetAsideWhatIsBeingSaved) {
+  const test::ScratchFolder folder;
+  CheckpointManager manager(folder.path(), {.asynchronous = true});
+  manager.save(2, ones_of(10));
+  manager.save(1, large_state());  // sets step 2 aside in its thread
+  std::filesystem::remove(folder.path(".writer"));
+  const std::filesystem::path aside = manager.set_aside({1});
+  EXPECT_EQ(aside.filename(), "earlier-2");
+  EXPECT_TRUE(std::filesystem::exists(aside / manager.path_of(1).filename()));
+  EXPECT_EQ(code_in_another_process(folder.path()), ErrorCode::kUnavailable);
 }
 
 // The folder of another user, or of a file system that is mounted for reading alone.

@@ -58,24 +58,27 @@ class CheckpointManager {
   CheckpointManager(const CheckpointManager&) = delete;
   CheckpointManager& operator=(const CheckpointManager&) = delete;
 
-  // Takes the folder for writing until the manager is destroyed. The first save() does this by itself; call
-  // take_folder() at the start of a program that should learn at once whether it can write. Throws CheckpointError:
-  // kUnavailable, which names the holder, if another process writes to the folder. If the holder is on another machine,
-  // waits for up to 2 minutes first, because file servers keep the locks of a dead machine that long.
+  // Takes the folder for writing. Each save() does this by itself: the first one takes the folder, and a later one
+  // takes it again if the folder or its file .writer has been removed or replaced. Call take_folder() at the start of a
+  // program that should learn at once whether it can write. The process has the folder until the last of its managers
+  // that have taken the folder is destroyed. Waits for the save in progress and throws its error, as wait() does.
+  // Throws CheckpointError: kUnavailable, which names the holder, if another process writes to the folder. If the
+  // holder is on another machine, waits for up to 2 minutes first, because file servers keep the locks of a dead
+  // machine that long.
   void take_folder();
 
   // Saves under `step`, replaces a checkpoint of the same step, and removes checkpoints that need not be kept.
   // Checkpoints of higher steps belong to a training that was given up for an older checkpoint: they are set aside,
-  // with a warning. Blocks until the file is on the disk; with `asynchronous`, until the previous save has finished.
-  // Throws CheckpointError, also if the previous save failed: the new checkpoint is then not saved. The first save also
-  // throws what take_folder() throws.
+  // with a warning. Blocks until the file is on the disk, after all earlier saves to the folder by managers of this
+  // process; with `asynchronous`, until this manager's previous save has finished. Throws CheckpointError, also if the
+  // previous save failed: the new checkpoint is then not saved. Any save may wait and throw as take_folder() does.
   void save(std::int64_t step, const Checkpoint& checkpoint, std::optional<double> metric = std::nullopt);
   // Blocks until the last save has copied everything. Then parameters and the optimizer may change. Returns at once
   // unless `overlap_copy` is set. If a parameter or the optimizer changes too early, the save fails, and the next
   // save() or wait() throws its error.
   void wait_copied();
-  // Blocks until all saves of this process have finished; a fork does not wait for its parent's saves. Throws the error
-  // of the last save, if it failed.
+  // Blocks until this manager's saves have finished; a fork does not wait for its parent's saves. Throws the error of
+  // the last save, if it failed.
   void wait();
 
   // Loads the checkpoint with the highest step that can be read; std::nullopt if the folder has no checkpoints at all.
@@ -97,7 +100,8 @@ class CheckpointManager {
   Checkpoint load(std::int64_t step);
 
   // Moves the files of these steps into a new subfolder, "earlier-1" and so on, and returns this subfolder. The manager
-  // never removes files there. Throws CheckpointError if the files cannot be moved, and what take_folder() throws.
+  // never removes files there. Waits and throws as take_folder() does; also throws CheckpointError if the files
+  // cannot be moved.
   std::filesystem::path set_aside(const std::vector<std::int64_t>& steps);
 
   // Steps of the existing files, ascending.
@@ -112,6 +116,7 @@ class CheckpointManager {
                       std::shared_ptr<const SaveTurn> turn);
   void write(std::int64_t step, const Checkpoint& checkpoint, const SaveTurn& turn);
   void remove_unneeded(std::int64_t just_saved);
+  std::filesystem::path move_aside(const Steps& steps);
   void set_aside_higher(std::int64_t step);
   void remove_abandoned();
   std::optional<double> metric_of(std::int64_t step);
@@ -120,7 +125,7 @@ class CheckpointManager {
 
   std::filesystem::path folder_;
   CheckpointManagerOptions options_;
-  std::shared_ptr<WriterLock> writer_lock_;                // null before the first save
+  std::shared_ptr<WriterLock> writer_lock_;                // null before take_folder(), which alone sets it
   std::map<std::int64_t, std::optional<double>> metrics_;  // of steps whose file this manager has saved or read
   std::map<std::string, torch::Tensor> copies_;            // of the last asynchronous save, by name
   std::shared_ptr<Saving> saving_;  // null: no save in progress. The last member, so that it is joined first
