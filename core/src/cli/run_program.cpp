@@ -53,16 +53,18 @@ int print(const Result<std::string>& text) {
   return EXIT_SUCCESS;
 }
 
-// An error about an option that the file or a variable gave, with that place.
-Status with_place(const options::Table& table, const Status& error) {
+// An error about an option that the file or a variable gave, with that place. The file may give --devices as
+// device_ids.
+Status with_place(const options::Table& table, const RunOptions& options, const Status& error) {
   for (const options::Key& key : table.keys()) {
     const std::string option = table.option_of(key);
     const bool is_about_it =
         error.message().starts_with(option) && error.message().substr(option.size(), 1).find_first_of(" :") == 0;
-    if (is_about_it && key.origin().layer == options::Layer::kFile) return error.with_context(key.origin().place);
-    if (is_about_it && key.origin().layer == options::Layer::kEnvironment) {
-      return error.with_context("the variable " + key.origin().place);
-    }
+    if (!is_about_it) continue;
+    const bool is_ids = key.path() == "launch.devices" && !options.device_ids.empty();
+    const options::Origin& origin = is_ids ? table.find("launch.device_ids")->origin() : key.origin();
+    if (origin.layer == options::Layer::kFile) return error.with_context(origin.place);
+    if (origin.layer == options::Layer::kEnvironment) return error.with_context("the variable " + origin.place);
   }
   return error;
 }
@@ -104,12 +106,12 @@ int run(const options::Table& table, RunOptions& options) {
   if (workers == "gpu" || workers == "auto") machine.gpus = site::count_visible_gpus();
   const auto python = Environment::of_process().get("PYTHON_EXEC");
   auto job = to_job_options(options, machine, python ? python->c_str() : nullptr);
-  if (!job.ok()) return fail(with_place(table, job.status()));
+  if (!job.ok()) return fail(with_place(table, options, job.status()));
   job->nodes.version = LOCKSTEP_VERSION;
   if (options.dry_run) return print(launch::describe_plan(job.value()));
   // The leases on GPUs end with this function.
   const auto devices = apply_devices(options, table.find("launch.nproc_per_node")->is_given(), job.value());
-  if (!devices.ok()) return fail(with_place(table, devices.status()));
+  if (!devices.ok()) return fail(with_place(table, options, devices.status()));
   apply_placement(devices.value(), job.value());
   const auto code = launch::run_job(job.value());
   return code.ok() ? code.value() : fail(code.status());

@@ -53,7 +53,8 @@ TEST_F(ConfigMulti, MistakesAreToldAtOnceAndNothingStarts) {
                 ":5:17: launch.rdzv_backend: expected one of c10d, static or null, found 'etcd'\n");
   EXPECT_EQ(run("launch:\n  nproc_per_node: zero\n", {}, {"true"}).err,
             "lockstep: " + file + ":2:19: --nproc-per-node 'zero': expected a number from 1, cpu, gpu or auto\n");
-  EXPECT_EQ(run("launch:\n  device_ids: [0]\n  devices: all\n", {}, {"true"}).exit_code, 2);
+  EXPECT_EQ(run("launch:\n  device_ids: [0]\n  devices: all\n", {}, {"true"}).err,
+            "lockstep: " + file + ":3:12: device_ids and devices exclude one another; give one\n");
   EXPECT_EQ(run_program({LOCKSTEP_PROGRAM, "run", "--config", "/none.yaml", "true"}).exit_code, 1);
 }
 
@@ -79,11 +80,18 @@ TEST_F(ConfigMulti, PrintedOptionsAreThoseOfTheJob) {
 }
 
 TEST_F(ConfigMulti, DeviceIdsChooseGpus) {
-  folder_.write("conf/c.yaml", "launch:\n  device_ids: [2, 1]\n");
-  const Finished end = run_program({"env", kFakeNvml, "FAKE_NVML_FREE=1,2,3", "LOCKSTEP_LEASES=" + folder_.path("conf"),
-                                    LOCKSTEP_PROGRAM, "run", "--config", folder_.path("conf/c.yaml"), "sh", "-c",
-                                    "test $RANK = 0 && echo $CUDA_VISIBLE_DEVICES; true"});
+  const std::string file = folder_.path("conf/c.yaml");
+  const auto with_gpus = [&](const std::string& ids, const std::string& option) {
+    folder_.write("conf/c.yaml", "launch:\n  device_ids: " + ids + "\n");
+    return run_program({"env", kFakeNvml, "FAKE_NVML_FREE=1,2,3", "LOCKSTEP_LEASES=" + folder_.path("conf"),
+                        LOCKSTEP_PROGRAM, "run", "--config", file, option, "sh", "-c",
+                        "test $RANK = 0 && echo $CUDA_VISIBLE_DEVICES; true"});
+  };
+  const Finished end = with_gpus("[2, 1]", "--no-pin");
   EXPECT_EQ(end.out, "[rank 0]: 2\n") << end.err;
+  const std::string error = "--devices: there is no GPU 9; there are 3: 0 to 2\n";
+  EXPECT_EQ(with_gpus("[9]", "--no-pin").err, "lockstep: " + file + ":2:15: " + error);
+  EXPECT_EQ(with_gpus("[2, 1]", "--devices=9").err, "lockstep: " + error);
 }
 
 // What runs a job with a file is a program of its own. It is one of the jobs, and finds `lockstep` beside itself.
