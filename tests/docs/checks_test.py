@@ -88,6 +88,13 @@ class Commands(Project):
                                 "cmake -DLOCKSTEP_TESTS=OFF; `./dev` alone\n")
         self.assertEqual(self.found_by(commands.check), [])
 
+    def test_rows_that_are_no_options(self):
+        self.write("core/src/cli/run_options.cpp", 'key("devices", a, "0; 1").letter("d");\nkey("device_ids", b)\n'
+                                                   '    .only_in_file();\nkey("program", c).rest();\n')
+        self.write("README.md", "lockstep run --devices 0 --device-ids 1 --program x\n")
+        self.assertEqual(self.found_by(commands.check), ["README.md:1: lockstep run has no option --device-ids",
+                                                         "README.md:1: lockstep run has no option --program"])
+
     def test_bad_ones(self):
         self.write("README.md", "./dev tset\n./dev test --lable unit\nlockstep run --nproc 2 --tee 3 ./train\n"
                                 "lockstep data check --all\ncmake -DLOCKSTEP_TEST=OFF\n")

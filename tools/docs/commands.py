@@ -15,6 +15,8 @@ RUN = re.compile(r"(?<![\w/])lockstep run((?: +(?!lockstep\b)(?:--?[\w-]+|[\w:,]
 PICTURES = re.compile(r"(?<![\w/])lockstep (pack|data \w+)([^`|#;)]*)")
 # A row of a table of options (core/include/lockstep/options/table.h).
 KEY = re.compile(r'\b(?:option|key|key_of_text)\(\s*"([a-z_]+)"')
+# What makes a row a key of files, or of words, alone.
+NO_OPTION = re.compile(r"\.(only_in_file|rest|word)\(\)")
 SETTING = re.compile(r"-D(LOCKSTEP_\w+)")
 LIST = "tests/documented/commands.txt"
 # The first words of a line that is a command. What a command prints begins otherwise.
@@ -30,7 +32,8 @@ def all_text(root: Path, pattern: str) -> str:
 
 
 def declared_options(text: str) -> set:
-    return {"--" + name.replace("_", "-") for name in KEY.findall(text)} | {"--help"}
+    rows = ((key[1], text[key.start():].split(";\n")[0]) for key in KEY.finditer(text))
+    return {"--" + name.replace("_", "-") for name, row in rows if not NO_OPTION.search(row)} | {"--help"}
 
 
 class Known:
