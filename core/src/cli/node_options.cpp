@@ -44,7 +44,8 @@ Status apply_conf(std::string_view text, launch::NodesOptions& nodes) {
   options::Table table;
   options::Section settings = table.section("", "");
   settings.key("join_timeout", nodes.join_timeout, "").at_least(0.001).word();
-  settings.key("timeout", nodes.join_timeout, "").at_least(0.001).word();
+  std::chrono::milliseconds timeout = nodes.join_timeout;
+  settings.key("timeout", timeout, "").at_least(0.001).word();
   settings.key("last_call_timeout", nodes.last_call, "").word();
   settings.key("silence", nodes.meeting.silence, "").at_least(2).word();
   constexpr auto kHere = launch::StorePlace::kHere;
@@ -76,7 +77,13 @@ Status apply_conf(std::string_view text, launch::NodesOptions& nodes) {
     for (const options::Key& key : table.keys()) known.push_back(key.name());
     return wrong(fmt::format("--rdzv-conf {}: unknown; there are {}", given.back().name, fmt::join(known, ", ")));
   }
-  return table.read({.options = given}).with_context("--rdzv-conf");
+  LOCKSTEP_RETURN_IF_ERROR(table.read({.options = given}).with_context("--rdzv-conf"));
+  // Both names mean the same: the last one counts.
+  const auto last = std::find_if(given.rbegin(), given.rend(), [](const options::Option& option) {
+    return option.name == "timeout" || option.name == "join_timeout";
+  });
+  if (last != given.rend() && last->name == "timeout") nodes.join_timeout = timeout;
+  return {};
 }
 
 Status apply_to_one_node(const RunOptions& options, const std::optional<comm::Endpoint>& endpoint,

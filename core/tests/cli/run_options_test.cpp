@@ -81,6 +81,9 @@ TEST(RunOptions, WhereNodesMeet) {
       "--nnodes 2 --rdzv-endpoint a "
       "--rdzv-conf join_timeout=1.5,last_call_timeout=0,silence=4,is_host=true,same_program=0");
   EXPECT_EQ(conf.join_timeout, std::chrono::milliseconds(1500));
+  const auto last = [&](const std::string& text) { return nodes("--rdzv-conf " + text).join_timeout.count(); };
+  EXPECT_EQ(last("timeout=1,join_timeout=2"), 2000);
+  EXPECT_EQ(last("join_timeout=2,timeout=1"), 1000);
   EXPECT_EQ(conf.last_call, std::chrono::milliseconds(0));
   EXPECT_EQ(conf.meeting.silence, std::chrono::seconds(4));
   EXPECT_EQ(conf.meeting.store_place, launch::StorePlace::kHere);
