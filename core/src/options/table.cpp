@@ -35,7 +35,7 @@ class Printer {
     for (const Key& key : table_.keys()) {
       if (key.section() != section || !key.is_in_file()) continue;
       std::string line = fmt::format("{:{}}{}: {}", "", indent, key.name(), value_text(key.field()));
-      if (comment_defaults_ && !key.is_given()) line.replace(0, 2, "# ");
+      if (comment_defaults_ && !key.is_given()) line.replace(0, std::min<std::size_t>(indent, 2), "# ");
       text_ += fmt::format("{:<36}  # {}\n", line, printable(key.origin().place));
     }
     for (const std::string& inner : table_.sections_below(section)) {
