@@ -39,7 +39,7 @@ struct Command {
 
 struct CommandLine {
   const Command* command = nullptr;  // the innermost one
-  std::vector<Option> options{};     // in the order given, by their full names
+  std::vector<Option> options{};  // by full name, in order of declaration: the last value of each, all words of a key
   std::vector<std::string> words{};  // that no key takes, and all behind "--"
   std::string text{};                // what --help or --version prints; empty: neither was given
 };
@@ -50,9 +50,12 @@ struct CommandLine {
 //   --nproc 2        is --nproc-per-node 2, if no other option begins like that
 //   --no-shuffle     is --shuffle=false
 //   -r 3, -r3        are --redirects 3
+//   -mr 3            is -m -r 3, if -m is a flag
+//   -5               is a word
 //
 // kInvalidArgument: an option that is not known, with the nearest known one, or without a value; an unknown command; a
-// word too much or too few. Values are looked at by Table::read.
+// word too much or too few; a table with a key or an option that is declared twice or cannot be. Values are looked at
+// by Table::read.
 Result<CommandLine> parse(const Command& program, const std::vector<std::string>& words);
 
 // Parses, reads the table of the command (from --config, the process's environment and the words), and runs it. Prints

@@ -13,6 +13,7 @@
 #include <optional>
 #include <set>
 
+#include "base/number_text.h"
 #include "base/printable.h"
 #include "base/word_distance.h"
 #include "options/value.h"
@@ -38,6 +39,19 @@ std::string help_of(const Key& key) {
   if (!key.is_flag() && what != "a text") facts.push_back(what);
   if (!key.variable().empty()) facts.push_back("variable " + key.variable());
   return facts.empty() ? key.help() : fmt::format("{} ({})", key.help(), fmt::join(facts, "; "));
+}
+
+// As argparse has it: a negative number is a word.
+bool is_option(const std::string& word) {
+  const bool is_number =
+      word.find_first_not_of("-.0123456789") == std::string::npos && number_from_text<double>(word).has_value();
+  return word.size() > 1 && word[0] == '-' && !is_number;
+}
+
+Status check_tables(const Command& command) {
+  LOCKSTEP_RETURN_IF_ERROR(command.table->check());
+  for (const Command& inner : command.commands) LOCKSTEP_RETURN_IF_ERROR(check_tables(inner));
+  return {};
 }
 
 // What CLI11 is told of the command. It adds the options that it finds to `found`.
@@ -73,24 +87,29 @@ class Reader {
   Status run() {
     while (next_ < words_.size()) {
       const std::string& word = words_[next_];
-      const bool is_option = word.size() > 1 && word[0] == '-';
       if (word == "--" && takes_words() && !command_->runs_program) {
-        plain_.insert(plain_.end(), words_.begin() + static_cast<std::ptrdiff_t>(next_), words_.end());
+        key_words_.insert(key_words_.end(), words_.begin() + static_cast<std::ptrdiff_t>(next_) + 1, words_.end());
         return {};
       }
-      if (word == "--" || (!is_option && command_->runs_program)) {
+      if (word == "--" || (!is_option(word) && command_->runs_program)) {
         next_ += word == "--" ? 1 : 0;
         break;
       }
       ++next_;
-      LOCKSTEP_RETURN_IF_ERROR(is_option ? take_option(word) : take_word(word));
+      LOCKSTEP_RETURN_IF_ERROR(is_option(word) ? take_option(word) : take_word(word));
     }
     rest_.insert(rest_.end(), words_.begin() + static_cast<std::ptrdiff_t>(next_), words_.end());
     return {};
   }
 
   const Command& command() const { return *command_; }
-  const std::vector<std::string>& plain() const { return plain_; }
+  // Options with their values, and commands; behind "--" the words for keys.
+  std::vector<std::string> plain() const {
+    std::vector<std::string> all = plain_;
+    if (!key_words_.empty()) all.emplace_back("--");
+    all.insert(all.end(), key_words_.begin(), key_words_.end());
+    return all;
+  }
   // Words that no key takes.
   const std::vector<std::string>& words_left() const { return words_left_; }
   // The program's words, and those behind "--".
@@ -103,15 +122,18 @@ class Reader {
   }
 
   Status take_word(const std::string& word) {
-    (takes_words() || !command_->commands.empty() ? plain_ : words_left_).push_back(word);
     std::vector<std::string> names;
     for (const Command& inner : command_->commands) {
       names.push_back(inner.name);
       if (inner.name != word) continue;
+      plain_.push_back(word);
       command_ = &inner;
       return {};
     }
-    if (names.empty()) return {};
+    if (names.empty()) {
+      (takes_words() ? key_words_ : words_left_).push_back(word);
+      return {};
+    }
     const std::string best = nearest_word(word, names);
     return mistake(fmt::format("there is no command '{}'; {}", word,
                                best.empty() ? fmt::format("there are {}", fmt::join(names, ", "))
@@ -121,21 +143,28 @@ class Reader {
   Status take_option(const std::string& word) {
     const bool is_long = word.starts_with("--");
     const std::size_t equals = is_long ? word.find('=') : std::string::npos;
-    // "-r3" has its value behind the letter.
     const std::string typed = is_long ? word.substr(0, equals) : word.substr(0, 2);
     std::optional<std::string> value;
     if (equals != std::string::npos) value = word.substr(equals + 1);
-    if (!is_long && word.size() > 2) value = word.substr(2);
-    LOCKSTEP_ASSIGN_OR_RETURN(std::string name, full_name(typed));
-    plain_.push_back(name);
-    if (name == kHelp || name == kVersion) return {};
-    const Key& key = *command_->table->find_option(name);
-    if (!key.is_flag() && !value) {
-      LOCKSTEP_ASSIGN_OR_RETURN(value, next_value(name));
-    } else if (!value) {
-      value = typed.starts_with("--no-") && command_->table->find_option(typed) == nullptr ? "false" : "true";
-    } else if (key.is_flag() && value->empty()) {
-      return mistake(name + ": expected true or false after the '=', found nothing");
+    LOCKSTEP_ASSIGN_OR_RETURN(const Name name, full_name(typed));
+    plain_.push_back(name.option);
+    if (name.option == kHelp || name.option == kVersion) return {};
+    const Key& key = *command_->table->find_option(name.option);
+    const std::string behind_letter = is_long ? "" : word.substr(2);
+    if (name.is_negated && value) {
+      return mistake(fmt::format("{} takes no value, found {}; write {}=true or {}=false", typed, shown(*value),
+                                 name.option, name.option));
+    }
+    if (key.is_flag()) {
+      if (value && value->empty()) {
+        return mistake(name.option + ": expected true or false after the '=', found nothing");
+      }
+      plain_.push_back(value.value_or(name.is_negated ? "false" : "true"));
+      return behind_letter.empty() ? Status() : take_option("-" + behind_letter);
+    }
+    if (!behind_letter.empty()) value = behind_letter;
+    if (!value) {
+      LOCKSTEP_ASSIGN_OR_RETURN(value, next_value(name.option));
     }
     plain_.push_back(*value);
     return {};
@@ -144,25 +173,29 @@ class Reader {
   Result<std::string> next_value(const std::string& name) {
     if (next_ == words_.size() || words_[next_] == "--") return mistake(name + ": its value is missing");
     const std::string& word = words_[next_++];
-    const bool is_option = word.starts_with("--") || (word.starts_with('-') && command_->table->find_option(word));
-    if (!is_option) return word;
+    const bool is_next = word.starts_with("--") || (word.starts_with('-') && command_->table->find_option(word));
+    if (!is_next) return word;
     return mistake(
         fmt::format("{0}: its value is missing: {1} is the next option; if it is meant as the value, write {0}={2}",
                     name, shown(word), word));
   }
 
-  // The name with which CLI11 knows an option.
-  Result<std::string> full_name(const std::string& typed) const {
+  struct Name {
+    std::string option;       // as CLI11 knows it
+    bool is_negated = false;  // --no-OPTION
+  };
+
+  Result<Name> full_name(const std::string& typed) const {
     const Table& table = *command_->table;
-    if (typed == kHelp || typed == "-h") return std::string(kHelp);
-    if (typed == kVersion && !command_->version.empty()) return typed;
-    if (const Key* key = table.find_option(typed)) return table.option_of(*key);
-    if (typed.starts_with("--no-")) {
-      const Key* key = table.find_option("--" + typed.substr(5));
-      if (key != nullptr && key->is_flag()) return table.option_of(*key);
-    }
+    if (typed == kHelp || typed == "-h") return Name{kHelp};
+    if (typed == kVersion && !command_->version.empty()) return Name{typed};
+    if (const Key* key = table.find_option(typed)) return Name{table.option_of(*key)};
     std::string begin = typed;
     if (begin.starts_with("--")) std::replace(begin.begin() + 2, begin.end(), '_', '-');
+    if (begin.starts_with("--no-")) {
+      const Key* key = table.find_option("--" + begin.substr(5));
+      if (key != nullptr && key->is_flag()) return Name{table.option_of(*key), /*is_negated=*/true};
+    }
     std::vector<std::string> known{kHelp};
     for (const Key& key : table.keys()) {
       if (key.is_option()) known.push_back(table.option_of(key));
@@ -170,9 +203,12 @@ class Reader {
     std::vector<std::string> meant;
     std::copy_if(known.begin(), known.end(), std::back_inserter(meant),
                  [&](const std::string& name) { return begin.starts_with("--") && name.starts_with(begin); });
-    if (command_->allows_beginnings && meant.size() == 1) return meant.front();
+    if (command_->allows_beginnings && meant.size() == 1) return Name{meant.front()};
     if (command_->allows_beginnings && meant.size() > 1) {
       return mistake(fmt::format("{} may mean {}", typed, fmt::join(meant, ", ")));
+    }
+    for (const Key& key : table.keys()) {
+      if (key.is_option()) known.push_back("--" + key.path());
     }
     const std::string best = nearest_word(typed, known);
     return mistake(fmt::format("unknown option {}{}", shown(typed),
@@ -183,6 +219,7 @@ class Reader {
   const std::vector<std::string>& words_;
   std::size_t next_ = 0;
   std::vector<std::string> plain_;
+  std::vector<std::string> key_words_;
   std::vector<std::string> words_left_;
   std::vector<std::string> rest_;
 };
@@ -196,13 +233,16 @@ int end_output(int exit_code) {
 }  // namespace
 
 Result<CommandLine> parse(const Command& program, const std::vector<std::string>& words) {
+  LOCKSTEP_RETURN_IF_ERROR(check_tables(program));
   Reader reader(program, words);
   LOCKSTEP_RETURN_IF_ERROR(reader.run());
   CommandLine line{.command = &reader.command()};
   CLI::App app(program.help, program.name);
-  declare(app, program, line.options);
   try {
-    app.parse(std::vector<std::string>(reader.plain().rbegin(), reader.plain().rend()));
+    declare(app, program, line.options);
+    std::vector<std::string> plain = reader.plain();
+    std::reverse(plain.begin(), plain.end());
+    app.parse(std::move(plain));
   } catch (const CLI::CallForHelp&) {
     line.text = app.help();
     return line;
@@ -211,6 +251,8 @@ Result<CommandLine> parse(const Command& program, const std::vector<std::string>
     return line;
   } catch (const CLI::ParseError& error) {
     return mistake(error.what());
+  } catch (const CLI::Error& error) {
+    return mistake(fmt::format("the program declares an option that cannot be: {}", error.what()));
   }
   line.words = reader.words_left();
   const auto& keys = line.command->table->keys();

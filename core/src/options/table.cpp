@@ -91,12 +91,22 @@ Status Table::read_file(const std::filesystem::path& file, Reading& reading) {
   return {ErrorCode::kUnsupported, fmt::format("{}: this program reads no file", file.native())};
 }
 
-Status Table::read(const Sources& sources) {
+Status Table::check() const {
   std::set<std::string> paths;
+  std::set<std::string> options;
   for (const Key& key : keys_) {
-    if (paths.insert(key.path()).second) continue;
-    return {ErrorCode::kInvalidArgument, fmt::format("the program declares the key {} twice", key.path())};
+    if (!paths.insert(key.path()).second) {
+      return {ErrorCode::kInvalidArgument, fmt::format("the program declares the key {} twice", key.path())};
+    }
+    if (key.is_option() && !options.insert(option_of(key)).second) {
+      return {ErrorCode::kInvalidArgument, fmt::format("the program declares the option {} twice", option_of(key))};
+    }
   }
+  return {};
+}
+
+Status Table::read(const Sources& sources) {
+  LOCKSTEP_RETURN_IF_ERROR(check());
   std::filesystem::path file = sources.file;
   for (const Option& option : sources.options) {
     if (option.name == "--config") file = option.value;

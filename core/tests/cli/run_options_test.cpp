@@ -137,6 +137,10 @@ TEST(RunOptions, CommandLines) {
   EXPECT_EQ(parse("train.py", "/opt/python").value().command, (Words{"/opt/python", "-u", "train.py"}));
   EXPECT_EQ(parse("-m pkg.train -x").value().command, (Words{"python3", "-u", "-m", "pkg.train", "-x"}));
   EXPECT_EQ(parse("--no-python train.py").value().command, (Words{"train.py"}));
+  for (const char* line : {"-mr 3 pkg.train", "-mr3 pkg.train"}) {
+    EXPECT_EQ(parse(line).value().command, (Words{"python3", "-u", "-m", "pkg.train"})) << line;
+    EXPECT_TRUE(parse(line).value().redirects.any()) << line;
+  }
 }
 
 // With JOB empty, --rdzv-id=$JOB ./train echo must not run `echo`.
@@ -181,6 +185,8 @@ TEST(RunOptions, TheLastOfAnOptionThatComesTwiceCounts) {
 TEST(RunOptions, BeginningsOfOptions) {
   EXPECT_EQ(parse("--nnode=1 --nproc_per=2 --max 4 x").value().max_restarts, 4);
   EXPECT_EQ(parse("--nproc-per 2 x").value().workers, 2);
+  EXPECT_FALSE(parse("--no-pi x").value().pin_cores);
+  EXPECT_EQ(parse("--no-pyth x.py").value().command, (std::vector<std::string>{"x.py"}));
   EXPECT_NE(parse("--no x").status().message().find("--no may mean "), std::string::npos);
   EXPECT_NE(parse("--nprocs-per-node 2 x").status().message().find("the nearest known one is --nproc-per-node"),
             std::string::npos);

@@ -75,6 +75,55 @@ TEST_F(OptionsCommand, FindsOptionsBeforeAndBehindWords) {
   EXPECT_TRUE(values_.color);
 }
 
+TEST_F(OptionsCommand, ANegationTakesNoValue) {
+  for (const char* word : {"--no-color=true", "--no-color=false", "--no_color="}) {
+    EXPECT_TRUE(error_of({"show", "x", word}).ends_with("write --color=true or --color=false")) << word;
+  }
+  EXPECT_TRUE(values_.color);
+  ASSERT_TRUE(read({"show", "x", "--no_color"}).ok());
+  EXPECT_FALSE(values_.color);
+}
+
+TEST_F(OptionsCommand, NegativeNumbersAreWords) {
+  ASSERT_TRUE(read({"show", "-5", "--json"}).ok());
+  EXPECT_EQ(values_.file, "-5");
+  EXPECT_TRUE(values_.json);
+  ASSERT_TRUE(read({"all", "-.5", "-", "--", "-x", "--"}).ok());
+  EXPECT_EQ(values_.files, (std::vector<std::string>{"-.5", "-", "-x", "--"}));
+}
+
+TEST_F(OptionsCommand, LettersOfFlagsMayStandTogether) {
+  ASSERT_TRUE(read({"show", "x", "-js3"}).ok());
+  EXPECT_TRUE(values_.json);
+  EXPECT_EQ(values_.streams, "3");
+  ASSERT_TRUE(read({"show", "x", "-js", "4"}).ok());
+  EXPECT_EQ(values_.streams, "4");
+  EXPECT_EQ(error_of({"show", "x", "-jx"}), "unknown option '-x'; --help lists all");
+}
+
+// A mistake of the program is an error as any other: nothing throws.
+TEST_F(OptionsCommand, WhatAProgramDeclaresWrongIsNamed) {
+  for (const char* name : {"a b", "a:b", "a{b", "help"}) {
+    const Command program{.name = "tool", .help = ""};
+    program.key(name, values_.runs, "");
+    const Status status = parse(program, {}).status();
+    EXPECT_EQ(status.code(), ErrorCode::kInvalidArgument) << name;
+    EXPECT_TRUE(status.message().starts_with("the program declares an option that cannot be: ")) << status.message();
+  }
+  const Command program{.name = "tool", .help = ""};
+  program.key("one", values_.runs, "").option("--x");
+  program.key("two", values_.runs, "").option("--x");
+  EXPECT_EQ(parse(program, {"--x", "1"}).status().message(), "the program declares the option --x twice");
+}
+
+TEST_F(OptionsCommand, WhatIsPrintedKeepsTheNamesOfDefaults) {
+  const Table& table = *program_.commands[0].table;
+  ASSERT_TRUE(read({"show", "x", "--runs", "2"}).ok());
+  const std::string printed = table.print(/*comment_defaults=*/true);
+  EXPECT_NE(printed.find("\n# json: false "), std::string::npos) << printed;
+  EXPECT_NE(printed.find("\nruns: 2 "), std::string::npos) << printed;
+}
+
 TEST_F(OptionsCommand, CommasSeparateNoWords) {
   ASSERT_TRUE(read({"all", "a,b", "c"}).ok());
   EXPECT_EQ(values_.files, (std::vector<std::string>{"a,b", "c"}));

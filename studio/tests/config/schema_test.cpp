@@ -222,6 +222,8 @@ TEST_F(ConfigSchema, AKeyDeclaredTwiceIsTheProgramsMistake) {
   int again = 0;
   schema_.section("trainer", "").key("epochs", again, "");
   EXPECT_EQ(read("").message(), "the program declares the key trainer.epochs twice");
+  const char* const argv[] = {"train", "--epochs", "3"};
+  EXPECT_EQ(configure(schema_, 3, argv).status().message(), "the program declares the key trainer.epochs twice");
 }
 
 TEST_F(ConfigSchema, WhatIsPrintedReadsBackTheSame) {
@@ -261,10 +263,10 @@ class ConfigCommandLine : public ConfigSchema {
 TEST_F(ConfigCommandLine, TakesKeysInEverySpelling) {
   folder_.write("c.yaml", "trainer:\n  epochs: 3\n  seed: 9\n");
   const std::string file = folder_.path("c.yaml");
-  const Status status = parse({"--config", file.c_str(), "data", "--epochs=4", "--no-shuffle",
+  const Status status = parse({"--config", file.c_str(), "data", "-5", "--epochs=4", "--no-shuffle",
                                "--trainer.optimizer.decay", "1", "--last_step", "7", "--", "--epochs"});
   ASSERT_TRUE(status.ok()) << status.message();
-  EXPECT_EQ(words_, (std::vector<std::string>{"data", "--epochs"}));
+  EXPECT_EQ(words_, (std::vector<std::string>{"data", "-5", "--epochs"}));
   EXPECT_EQ(options_.epochs, 4);
   EXPECT_EQ(options_.seed, 9);
   EXPECT_FALSE(options_.shuffle);
@@ -318,6 +320,11 @@ TEST_F(ConfigCommandLine, AProgramTakesOptionsAlone) {
 
 TEST_F(ConfigCommandLine, RefusesWhatItDoesNotKnow) {
   EXPECT_EQ(parse({"--epoch", "3"}).message(), "unknown option '--epoch'; the nearest known one is --epochs");
+  EXPECT_EQ(parse({"--trainer.epoch", "3"}).message(),
+            "unknown option '--trainer.epoch'; the nearest known one is --trainer.epochs");
+  EXPECT_EQ(parse({"--no-shuffle=true"}).message(),
+            "--no-shuffle takes no value, found 'true'; write --shuffle=true or --shuffle=false");
+  EXPECT_TRUE(options_.shuffle);
   EXPECT_EQ(parse({"--xylophone"}).message(), "unknown option '--xylophone'; --help lists all");
   EXPECT_EQ(parse({"--no-epochs"}).code(), ErrorCode::kInvalidArgument);
   EXPECT_EQ(parse({"--epochs"}).message(), "--epochs: its value is missing");

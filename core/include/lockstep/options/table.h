@@ -222,6 +222,9 @@ class Table {
   // within a section.
   Section section(std::string name, std::string help);
 
+  // kInvalidArgument: a key or an option is declared twice.
+  Status check() const;
+
   // Reads all layers and then fills all fields. On an error no field is changed. The error lists all mistakes, one a
   // line and at most kMostErrors. Mistakes of the file come first, each with file, line and column (from 1):
   // kInvalidArgument; kNotFound, kPermission, kIo or kCorrupt when the file itself cannot be read. Blocks for the file.

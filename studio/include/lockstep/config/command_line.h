@@ -16,10 +16,9 @@ namespace lockstep::config {
 //
 // The options are `--KEY VALUE` and `--KEY=VALUE` for every key of the schema, with '-' or '_' between words, and
 // --config, --print-config, --help. A bool needs no value: `--flag`, `--no-flag`, `--flag=false`. Lists are written
-// with commas: `--device-ids 0,2`. If an option is given twice, the last value counts. Words that are not options, and
-// all behind "--", go to `words`. Without `words` they are an error, such as `false` in `--flag false`, or a file
-// without
-// --config.
+// with commas: `--device-ids 0,2`. If an option is given twice, the last value counts. Words that do not begin with
+// '-', negative numbers, a single '-', and all words behind "--" go to `words`. Without `words` they are an error, such
+// as `false` in `--flag false`, or a file without --config.
 Result<bool> configure(Schema& schema, int argc, const char* const* argv, std::vector<std::string>* words = nullptr);
 
 }  // namespace lockstep::config
