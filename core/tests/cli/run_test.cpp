@@ -243,8 +243,13 @@ TEST(RunFault, TheRankThatClaimedTheFailureIsNotAwaitedForEver) {
 }
 
 TEST(RunFault, WorkersThatIgnoreSigtermAreKilled) {
+  const ScratchFolder folder;
+  const std::string deaf = folder.path("deaf");
   const Finished end =
-      run_job(2, "[ $RANK = 1 ] && exit 7; trap '' TERM; while :; do sleep 1; done", {"--grace", "0.1"});
+      run_job(2,
+              "if [ $RANK = 0 ]; then trap '' TERM; : > " + deaf + "; while :; do sleep 1; done; fi; until [ -e " +
+                  deaf + " ]; do sleep 0.01; done; exit 7",
+              {"--grace", "0.1"});
   EXPECT_EQ(end.exit_code, 7);
   EXPECT_TRUE(contains(end.err, "rank 0 had not ended 0.1 s (--grace) after being asked to, and was killed"))
       << end.err;
