@@ -3,7 +3,9 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,7 +20,6 @@
 #include "launch/log_folder.h"
 #include "launch/signals.h"
 #include "launch/tail.h"
-#include "lockstep/base/fd.h"
 
 namespace lockstep::launch {
 namespace {
@@ -28,6 +29,7 @@ using nlohmann::json;
 constexpr std::size_t kMostBytes = std::size_t{64} << 10;
 constexpr mode_t kFolderMode = 0711;  // other users cannot list it
 constexpr mode_t kFileMode = 0666;    // who knows its name may write, which is random: a worker may be another user's
+constexpr std::size_t kLeastRoom = std::size_t{1} << 20;
 constexpr std::size_t kMostText = std::size_t{8} << 10;
 
 std::string text_in(const json& object, const char* name) {
@@ -37,15 +39,32 @@ std::string text_in(const json& object, const char* name) {
   return std::string(end_of_text(found->get_ref<const std::string&>(), kMostText));
 }
 
+// A container's /dev/shm may have room for nothing.
+bool has_room(const std::string& parent) {
+  struct statvfs info {};
+  return statvfs(parent.c_str(), &info) == 0 && info.f_bavail * info.f_frsize >= kLeastRoom;
+}
+
 // Empty: no place for it can be written.
 std::string make_folder() {
-  for (const std::string& parent : {temporary_folder(), std::string("/dev/shm")}) {
+  // In memory first: a disk that hangs would delay the launcher.
+  for (const std::string& parent : {std::string("/dev/shm"), temporary_folder()}) {
     std::error_code error;
-    // Workers may change their folder.
-    std::string path = (std::filesystem::absolute(parent, error) / "lockstep_errors_XXXXXX").string();
-    if (mkdtemp(path.data()) != nullptr && chmod(path.c_str(), kFolderMode) == 0) return path;
+    const std::filesystem::path whole = std::filesystem::absolute(parent, error);  // workers may change their folder
+    if (error || !has_room(parent)) continue;
+    std::string path = (whole / "lockstep_errors_XXXXXX").string();
+    if (mkdtemp(path.data()) == nullptr) continue;
+    if (chmod(path.c_str(), kFolderMode) == 0) return path;
+    rmdir(path.c_str());
   }
   return {};
+}
+
+// Programs that remove old files (systemd-tmpfiles) leave a folder alone while somebody has locked it.
+Fd lock_folder(const std::string& path) {
+  Fd folder(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder.valid()) static_cast<void>(flock(folder.get(), LOCK_SH | LOCK_NB));
+  return folder;
 }
 
 }  // namespace
@@ -56,7 +75,10 @@ ErrorFiles::~ErrorFiles() {
 }
 
 std::string ErrorFiles::make_file() {
-  if (folder_.empty()) folder_ = make_folder();
+  if (folder_.empty()) {
+    folder_ = make_folder();
+    if (!folder_.empty()) lock_ = lock_folder(folder_);
+  }
   const Result<std::string> name = random_digits(16);
   if (folder_.empty() || !name.ok()) return {};
   std::string path = fmt::format("{}/{}.json", folder_, name.value());

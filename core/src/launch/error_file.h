@@ -5,6 +5,7 @@
 #include <string>
 
 #include "launch/failure_report.h"
+#include "lockstep/base/fd.h"
 
 namespace lockstep::launch {
 
@@ -18,14 +19,16 @@ class ErrorFiles {
   ErrorFiles(const ErrorFiles&) = delete;
   ErrorFiles& operator=(const ErrorFiles&) = delete;
 
-  // A new file: the value of TORCHELASTIC_ERROR_FILE. The first call makes the folder, in $TMPDIR or else in /dev/shm.
-  // Where none of them can be written the value is empty, and workers write no error files.
+  // A new file: the value of TORCHELASTIC_ERROR_FILE. The first call makes the folder, in /dev/shm or else in $TMPDIR,
+  // whose disk may block this call, the destructor and read_error_file. Where neither can be written or has 1 MiB free,
+  // the value is empty, and workers write no error files.
   std::string make_file();
   // Empty before the first file.
   const std::string& folder() const { return folder_; }
 
  private:
   std::string folder_;
+  Fd lock_;
 };
 
 // The exception's text and its call stack go into the failure. Nothing happens if the worker wrote nothing, or

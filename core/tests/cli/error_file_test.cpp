@@ -1,11 +1,17 @@
 // torchelastic's error files, and --dry-run.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/fanotify.h>
 
+#include <cerrno>
 #include <csignal>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "cli/nodes.h"
+#include "lockstep/base/fd.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::test {
@@ -56,20 +62,82 @@ TEST(ErrorFilesMulti, TheProgramMayHaveOtherNamespacesAnotherUserOrANewFile) {
   }
 }
 
-TEST(ErrorFilesMulti, WithoutAPlaceInTmpdirTheyAreInMemory) {
-  const Finished end = run_program(Words{"env", "TMPDIR=/no/such/folder"} + job(1, "echo $TORCHELASTIC_ERROR_FILE"));
-  EXPECT_TRUE(end.out.starts_with("/dev/shm/lockstep_errors_")) << end.out;
-  EXPECT_FALSE(std::filesystem::exists(std::filesystem::path(end.out).parent_path()));
+// `out`: a worker's line that ends with the path of its error file.
+std::filesystem::path error_folder(const std::string& out) {
+  const std::size_t begin = out.find('/');
+  return std::filesystem::path(out.substr(begin, out.find('\n') - begin)).parent_path();
+}
+
+// Without /dev/shm the folder is in TMPDIR.
+Words without_memory(const Words& job) {
+  return Words{"unshare", "-m", "sh", "-c", "mount -t tmpfs -o ro none /dev/shm && exec \"$@\"", "sh"} + job;
+}
+
+TEST(ErrorFilesMulti, AreInMemoryOrElseInTmpdir) {
+  const ScratchFolder folder;
+  for (const bool memory : {true, false}) {
+    const Words words = Words{"env", "TMPDIR=" + folder.path().string()} + job(1, "echo $TORCHELASTIC_ERROR_FILE");
+    const Finished end = run_program(memory ? words : without_memory(words));
+    EXPECT_TRUE(contains(end.out, (memory ? "/dev/shm" : folder.path().string()) + "/lockstep_errors_")) << end.out;
+    EXPECT_FALSE(std::filesystem::exists(error_folder(end.out)));
+    EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+  }
+}
+
+TEST(ErrorFilesMulti, WithoutAPlaceThereAreNone) {
+  const Words words = Words{"env", "TMPDIR=/no/such/folder"} + job(1, "echo \"[$TORCHELASTIC_ERROR_FILE]\"");
+  const Finished end = run_program(without_memory(words));
+  EXPECT_EQ(end.out, "[]\n") << end.err;
+}
+
+// Programs that clear TMPDIR of old files leave a locked folder alone.
+TEST(ErrorFilesMulti, TheFolderIsLockedDuringTheJob) {
+  const std::string lock = "flock --exclusive --nonblock $(dirname $TORCHELASTIC_ERROR_FILE) true || echo locked";
+  EXPECT_TRUE(contains(run_program(job(1, lock)).out, "locked\n"));
 }
 
 TEST(ErrorFilesFault, AKilledLauncherLeavesNone) {
-  const ScratchFolder folder;
-  Process launcher(Words{"env", "TMPDIR=" + folder.path().string()} + job(1, "echo started; exec sleep 600"));
-  ASSERT_TRUE(wait_for([&] { return contains(launcher.out_so_far(), "started"); }));
-  EXPECT_FALSE(std::filesystem::is_empty(folder.path()));
+  Process launcher(job(1, "echo $TORCHELASTIC_ERROR_FILE; exec sleep 600"));
+  ASSERT_TRUE(wait_for([&] { return contains(launcher.out_so_far(), ".json\n"); }));
+  const std::filesystem::path folder = error_folder(launcher.out_so_far());
+  EXPECT_FALSE(std::filesystem::is_empty(folder));
   kill(launcher.pid(), SIGKILL);
   EXPECT_TRUE(launcher.wait_until_no_descendant());
-  EXPECT_TRUE(wait_for([&] { return std::filesystem::is_empty(folder.path()); }));
+  EXPECT_TRUE(wait_for([&] { return !std::filesystem::exists(folder); }));
+}
+
+// Nobody may open the folder while this object lives: who tries waits, as for a disk that does not answer.
+class HungFolder {
+ public:
+  explicit HungFolder(const std::filesystem::path& folder)
+      : fd_(fanotify_init(FAN_CLASS_CONTENT | FAN_CLOEXEC, O_RDONLY)) {
+    hung_ =
+        fd_.valid() && fanotify_mark(fd_.get(), FAN_MARK_ADD, FAN_OPEN_PERM | FAN_ONDIR, AT_FDCWD, folder.c_str()) == 0;
+  }
+  bool hung() const { return hung_; }
+  bool somebody_waits() const {
+    pollfd polled{fd_.get(), POLLIN, 0};
+    return poll(&polled, 1, 0) == 1;
+  }
+
+ private:
+  Fd fd_;
+  bool hung_ = false;
+};
+
+TEST(ErrorFilesFault, AKilledLaunchersWorkersDoNotWaitForTheDisk) {
+  Process launcher(job(1, "echo $$ $TORCHELASTIC_ERROR_FILE; exec sleep 600"));
+  ASSERT_TRUE(wait_for([&] { return contains(launcher.out_so_far(), ".json\n"); }));
+  const std::string out = launcher.out_so_far();
+  const pid_t worker = std::stoi(out);
+  {
+    const HungFolder folder(error_folder(out));
+    ASSERT_TRUE(folder.hung()) << "this needs fanotify: " << std::strerror(errno);
+    kill(launcher.pid(), SIGKILL);
+    EXPECT_TRUE(wait_for([&] { return kill(worker, 0) != 0; }));
+    EXPECT_TRUE(wait_for([&] { return folder.somebody_waits(); }));
+  }
+  EXPECT_TRUE(launcher.wait_until_no_descendant());
 }
 
 TEST(ErrorFilesMulti, WhatIsNoErrorFileIsLeftAlone) {

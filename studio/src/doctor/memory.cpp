@@ -65,10 +65,10 @@ Finding check_shm(const std::string& root) {
   struct statvfs info {};
   const std::string folder = root + "/dev/shm";
   if (statvfs(folder.c_str(), &info) != 0) {
-    return ok("shm", "there is no /dev/shm; Lockstep does not use it (other programs may)");
+    return ok("shm", "there is no /dev/shm; Lockstep does not need it (other programs may)");
   }
   const double bytes = double(info.f_blocks) * double(info.f_frsize);
-  return ok("shm", fmt::format("/dev/shm has {:.2f} GiB; Lockstep does not use it, Python's loaders do", gib(bytes)));
+  return ok("shm", fmt::format("/dev/shm has {:.2f} GiB; Lockstep does not need it, Python's loaders do", gib(bytes)));
 }
 
 }  // namespace
