@@ -199,7 +199,7 @@ void note_child(pid_t pid, int status) {
 }
 
 // After `limit_ms` the launcher is told which processes are stuck and stops waiting. This process stays until they die.
-[[noreturn]] void end_everything(int limit_ms) {
+void end_workers(int limit_ms) {
   std::int64_t deadline_ns = limit_ms < 0 ? -1 : monotonic_ns() + limit_ms * 1'000'000LL;
   const auto report_survivors = [] { for_each_child([](pid_t pid) { send_event(EventKind::kAlive, 0, 0, pid); }); };
   while (!kill_descendants(deadline_ns, note_child)) {
@@ -208,6 +208,10 @@ void note_child(pid_t pid, int status) {
     send_event(EventKind::kStuck, 0, 0, 0);
     deadline_ns = -1;
   }
+}
+
+[[noreturn]] void end_everything(int limit_ms) {
+  end_workers(limit_ms);
   send_event(EventKind::kEmpty, 0, 0, 0);
   _exit(0);
 }
@@ -221,9 +225,11 @@ void remove_launchers_folder() {
   rmdir(launchers_folder);
 }
 
+// The folder comes last: its disk may hang, and the workers must not outlive the launcher.
 [[noreturn]] void end_without_launcher() {
+  end_workers(-1);
   remove_launchers_folder();
-  end_everything(-1);
+  _exit(0);
 }
 
 void take_order() {
