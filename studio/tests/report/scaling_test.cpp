@@ -318,7 +318,7 @@ TEST(ScalingMulti, SaysWhatIsWrong) {
 }
 
 TEST(ScalingFault, WritesTheTableOfTheRunsBeforeItIsInterrupted) {
-  for (const int signal : {SIGINT, SIGTERM}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGQUIT}) {
     const ScratchFolder folder;
     const auto before = ::signal(signal, SIG_DFL);
     test::Process scaling({LOCKSTEP_PROGRAM, "scaling", "--procs", "1,2", "-o", folder.path("table"), "--", "/bin/sh",

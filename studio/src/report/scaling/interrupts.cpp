@@ -8,7 +8,7 @@
 namespace lockstep::report {
 
 Interrupts::Interrupts() {
-  const sigset_t signals = without_ignored({SIGTERM, SIGINT, SIGHUP});
+  const sigset_t signals = without_ignored({SIGTERM, SIGINT, SIGHUP, SIGQUIT});
   pthread_sigmask(SIG_BLOCK, &signals, &old_mask_);
   fd_.reset(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!fd_.valid()) restore_signals();  // no descriptor is left: they end the process, as without this object

@@ -1,4 +1,5 @@
-// While it lives, the signals that ask to end (SIGTERM, SIGINT, SIGHUP) arrive at fd() instead of ending the process.
+// While it lives, the signals that ask to end (SIGTERM, SIGINT, SIGHUP, SIGQUIT) arrive at fd() instead of ending the
+// process.
 #pragma once
 
 #include <csignal>
