@@ -66,8 +66,11 @@ void fail_in_third_pass(Chain& model, const ProcessGroup& group = nullptr) {
   DistributedDataParallel<Chain> ddp(model, options_in(group));
   build_buckets(model, ddp);
   model->zero_grad();
-  EXPECT_THROW(ddp->forward(input(2), nullptr, &fail).backward(), std::runtime_error);
-  EXPECT_TRUE(model->last->weight.grad().defined());
+  const auto fail_later = [&] {
+    EXPECT_TRUE(model->last->weight.grad().defined());
+    fail();
+  };
+  EXPECT_THROW(ddp->forward(input(2), nullptr, fail_later).backward(), std::runtime_error);
 }
 
 void expect_no_gradients_under_way(const Chain& model) {
@@ -113,6 +116,54 @@ TEST_P(DdpExceptionsMulti, OnAllRanksThenAnotherHook) {
     model->zero_grad();
     ddp->forward(input(3)).backward();
     expect_equal_on_all_ranks({model->first->weight.grad(), model->last->weight.grad()}, "gradient");
+  });
+}
+
+// The other rank is late: it would write into what the program has zeroed.
+TEST(DdpExceptionsFault, OnAllRanksLeavesNoGradientsUnderWay) {
+  run_processes(2, [](int number) {
+    const Rank rank;
+    Chain model;
+    DistributedDataParallel<Chain> ddp(model, kOneLayerABucket);
+    build_buckets(model, ddp);
+    model->zero_grad();
+    if (number == 1) barrier();
+    EXPECT_THROW(ddp->forward(input(2), nullptr, &fail).backward(), std::runtime_error);
+    if (number == 0) {
+      expect_no_gradients_under_way(model);
+      barrier();
+    }
+    model->zero_grad();
+    ddp->forward(input(3)).backward();
+    expect_equal_on_all_ranks({model->first->weight.grad(), model->last->weight.grad()}, "gradient");
+  });
+}
+
+// Rank 1 has sent nothing of the pass that the exception has ended, so its next pass meets the rest of rank 0's.
+TEST(DdpExceptionsFault, BeforeTheFirstGradientOfOneRankTheGroupIsLostOnAll) {
+  run_processes(2, [](int number) {
+    const Rank rank;
+    torch::manual_seed(1);
+    Chain model;
+    const ProcessGroup group = new_group({0, 1}, {.name = "lost"});
+    {
+      DistributedDataParallel<Chain> ddp(model, options_in(group));
+      build_buckets(model, ddp);
+      const ChainImpl::Hook before = number == 1 ? &fail : nullptr;
+      EXPECT_THROW(ddp->forward(input(2), before, &fail).backward(), std::runtime_error);
+      std::string lost;
+      for (int step = 3; step < 6 && lost.empty(); ++step) {
+        model->zero_grad();
+        try {
+          ddp->forward(input(step)).backward();
+        } catch (const std::exception& error) {
+          lost = error.what();
+        }
+      }
+      EXPECT_NE(lost.find("an exception has ended this backward pass on another rank"), std::string::npos) << lost;
+    }
+    destroy_process_group(group);
+    expect_training_works(model, new_group({0, 1}, {.name = "second"}));
   });
 }
 

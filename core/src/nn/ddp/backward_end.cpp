@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "backward_pass.h"
+#include "c10d/engine_of.h"
 #include "lockstep/c10d/process_group_lockstep.h"
 #include "nn/same_on_all_ranks.h"
 #include "nn/sparse_mean.h"
@@ -140,11 +141,24 @@ void BackwardPass::finish_rest() {
   reducer_.buffers.finish();
 }
 
-// Before anything else is sent: a rank that has left the pass sends nothing more of it.
+// Before anything else is sent: a rank that has left the pass sends nothing more of it. The passes of the ranks may
+// match no longer: this rank may have left its own pass of that step before its first gradient, and then has sent
+// nothing of it. So the group breaks. Else the other rank would take the mean of its next pass and of another pass
+// here.
 void BackwardPass::check_not_interrupted() {
-  TORCH_CHECK(!reducer_.report->interrupted_anywhere(), "rank ", reducer_.backend.rank(),
-              ": an exception has ended this backward pass on another rank, which has begun another pass since. "
-              "Gradients hold unspecified values. An exception that leaves backward() must leave it on all ranks");
+  if (!reducer_.report->interrupted_anywhere()) return;
+  const std::string what = fmt::format(
+      "rank {}: an exception has ended this backward pass on another rank, which has begun another pass since. "
+      "Gradients "
+      "hold unspecified values, and the group is lost. An exception that leaves backward() must leave it on all ranks, "
+      "at the same place",
+      reducer_.backend.rank());
+  if (ProcessGroupLockstep* const engine = engine_of(reducer_.group, reducer_.backend.device().type())) {
+    engine->abort(what);
+  } else {
+    reducer_.group->getBackend(reducer_.backend.device().type())->abort();
+  }
+  TORCH_CHECK(false, what);
 }
 
 // A checkpointed segment that was computed again after the pass had begun has changed running means.

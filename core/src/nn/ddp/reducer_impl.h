@@ -35,6 +35,8 @@ struct Reducer::Impl : std::enable_shared_from_this<Reducer::Impl> {
   // Has autograd call at the end of the backward pass that the caller is inside of.
   void watch_end() LOCKSTEP_REQUIRES(mutex);
   void on_end(bool in_part) LOCKSTEP_EXCLUDES(mutex);
+  // Called when a watched backward pass is gone; nothing if it has come to its end.
+  void on_exception() LOCKSTEP_EXCLUDES(mutex);
   void finish_pass() LOCKSTEP_REQUIRES(mutex);
   void abandon_pass() LOCKSTEP_REQUIRES(mutex);
 

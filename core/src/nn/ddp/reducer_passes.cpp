@@ -67,12 +67,29 @@ void Reducer::Impl::warn_of_lost_graph() {
 
 // A pass ends with the backward pass of its forward pass. Checkpointed segments run backward passes inside that.
 void Reducer::Impl::watch_end() {
+  // Destroyed with the backward pass, also by an exception.
+  struct Watch {
+    std::weak_ptr<Impl> self;
+    bool is_set = false;
+    ~Watch() {
+      const auto impl = is_set ? self.lock() : nullptr;
+      if (impl) impl->on_exception();
+    }
+  };
   const int depth = state.passes.depth_of_backward();
-  const auto end = std::make_shared<const nn_detail::EndOfBackward>([self = weak_from_this(), depth](int depth_of_end) {
-    if (const auto impl = self.lock()) impl->on_end(/*in_part=*/depth_of_end > depth);
+  const auto watch = std::make_shared<Watch>(weak_from_this());
+  const auto end = std::make_shared<const nn_detail::EndOfBackward>([watch, depth](int depth_of_end) {
+    if (const auto impl = watch->self.lock()) impl->on_end(/*in_part=*/depth_of_end > depth);
   });
   state.passes.begin_backward(end);
   nn_detail::at_end_of_backward(depth, end);
+  watch->is_set = true;
+}
+
+// Other ranks may still write into the buckets that are under way, whatever the program does with the gradients.
+void Reducer::Impl::on_exception() {
+  MutexLock lock(mutex);
+  if (pass && state.passes.is_interrupted()) pass->drop_unfinished_gradients();
 }
 
 void Reducer::Impl::on_end(bool in_part) {
