@@ -26,7 +26,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kMostBytes = std::size_t{64} << 10;
+constexpr std::size_t kMostBytes = std::size_t{1} << 20;
 constexpr mode_t kFolderMode = 0711;  // other users cannot list it
 constexpr mode_t kFileMode = 0666;    // who knows its name may write, which is random: a worker may be another user's
 constexpr std::size_t kLeastRoom = std::size_t{1} << 20;

@@ -266,11 +266,14 @@ TEST(FailureReport, SaysWhoHowWhereAndWhat) {
   failure.local_rank = 1;
   failure.host = "node7";
   failure.command = "./train -x";
+  failure.error = "ValueError: too \x1b[31mhot\nlockstep: all is well";
   failure.stderr_tail = {"what(): bad"};
   EXPECT_EQ(format_failure(failure),
             "lockstep: rank 3 failed first: signal SIGABRT (6), core dumped\n"
             "  host node7, pid 77, local rank 1, ran 1.50 s\n"
             "  command: ./train -x\n"
+            "  its error: ValueError: too \\x1b[31mhot\n"
+            "    lockstep: all is well\n"
             "  the end of its stderr:\n"
             "    what(): bad");
   EXPECT_EQ(exit_code_of(failure.exit), 128 + SIGABRT);

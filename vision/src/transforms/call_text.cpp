@@ -84,6 +84,13 @@ class Parser {
     }
   }
 
+  // As Python's: 1.0 // 0.1 is 9, because 0.1 is a little more than a tenth.
+  static double floor_quotient(double dividend, double divisor) {
+    const double rest = std::fmod(dividend, divisor);
+    const double quotient = std::round((dividend - rest) / divisor);
+    return rest != 0 && (rest < 0) != (divisor < 0) ? quotient - 1 : quotient;
+  }
+
   Result<TextValue> product(int depth) {
     const std::size_t begin = at_;
     LOCKSTEP_ASSIGN_OR_RETURN(TextValue found, factor(depth));
@@ -102,8 +109,11 @@ class Parser {
       LOCKSTEP_RETURN_IF_ERROR(check_number(found, begin));
       LOCKSTEP_RETURN_IF_ERROR(check_number(next, next_begin));
       if (divides && next.number == 0) return fail_at(next_begin, "a divisor other than 0");
-      found.number = divides ? found.number / next.number : found.number * next.number;
-      if (floors) found.number = std::floor(found.number);
+      if (floors) {
+        found.number = floor_quotient(found.number, next.number);
+      } else {
+        found.number = divides ? found.number / next.number : found.number * next.number;
+      }
     }
   }
 

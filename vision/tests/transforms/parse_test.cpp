@@ -55,6 +55,7 @@ TEST(ParseTransforms, ReadsPythonsNotation) {
   one<PILToTensor>("v2.ToDtype(torch.uint8)");
   one<PILToTensor>("v2.ToImage()");
   EXPECT_EQ(std::get<int>(one<Resize>("Resize(2 * (3 + 5) - 8 / -2 // 3)").size), 18);
+  EXPECT_EQ(std::get<int>(one<Resize>("Resize(1.0 // 0.1)").size), 9);
   EXPECT_EQ(one<RandomHorizontalFlip>("RandomHorizontalFlip(p=(-(-.5)))").p, 0.5);
   EXPECT_EQ(one<Normalize>("Normalize(3 * [1e-3], (- 0.5,))").mean, (std::vector<double>{1e-3, 1e-3, 1e-3}));
   EXPECT_EQ(one<Normalize>("Normalize(3 * [1e-3], (- 0.5,))").std, std::vector<double>{-0.5});
