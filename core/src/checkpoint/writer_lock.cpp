@@ -152,14 +152,23 @@ Result<Fd> lock_file(const fs::path& path, std::chrono::milliseconds patience) {
   }
 }
 
+// A link may lead elsewhere when the lock ends. But not every folder has a path without links: a mount that is in no
+// tree is known by a descriptor in /proc alone.
+fs::path real_path(const fs::path& folder, const struct stat& about) {
+  std::error_code error;
+  const fs::path real = fs::canonical(folder, error);
+  struct stat found {};
+  const bool is_same =
+      !error && ::stat(real.c_str(), &found) == 0 && found.st_dev == about.st_dev && found.st_ino == about.st_ino;
+  return is_same ? real : fs::absolute(folder, error);
+}
+
 }  // namespace
 
 Result<std::shared_ptr<WriterLock>> WriterLock::take(const fs::path& folder, std::chrono::milliseconds patience) {
-  std::error_code error;
-  const fs::path real = fs::canonical(folder, error);  // a link may lead elsewhere when the lock ends
-  if (error) return Status::from_errno(printable(folder.native()), error.value());
   struct stat about {};
-  if (::stat(real.c_str(), &about) != 0) return Status::from_errno(printable(folder.native()), errno);
+  if (::stat(folder.c_str(), &about) != 0) return Status::from_errno(printable(folder.native()), errno);
+  const fs::path real = real_path(folder, about);
   MutexLock lock(held().mutex);
   std::weak_ptr<WriterLock>& known = held().locks[{about.st_dev, about.st_ino}];
   std::shared_ptr<WriterLock> mine = known.lock();
