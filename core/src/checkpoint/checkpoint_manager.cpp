@@ -56,10 +56,27 @@ CheckpointError unreadable(const fs::path& path, const std::string& why) {
   return CheckpointError(ErrorCode::kIo, fmt::format("{}: cannot be read: {}", path.native(), why));
 }
 
+// The program may change its folder later.
+fs::path whole(fs::path folder) {
+  std::error_code error;
+  fs::path found = fs::absolute(folder, error);
+  return error ? std::move(folder) : found;
+}
+
+// While a save was under way, another program may have put its own folder in this one's place.
+void require_same_folder(const SaveTurn& turn, const fs::path& folder) {
+  if (turn.is_in(folder)) return;
+  throw CheckpointError(
+      ErrorCode::kUnavailable,
+      fmt::format("{}: the folder has been replaced or removed while a checkpoint was being saved; the "
+                  "save removes nothing in it",
+                  folder.native()));
+}
+
 }  // namespace
 
 CheckpointManager::CheckpointManager(fs::path folder, CheckpointManagerOptions options)
-    : folder_(std::move(folder)), options_(options) {
+    : folder_(whole(std::move(folder))), options_(options) {
   if (options_.keep_last < 1) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
                           fmt::format("keep_last must be at least 1, got {}", options_.keep_last));
@@ -86,6 +103,7 @@ void CheckpointManager::take_folder() {
   Result<std::shared_ptr<WriterLock>> lock = WriterLock::take(folder_);
   if (!lock.ok()) throw CheckpointError(lock.status().code(), lock.status().message());
   writer_lock_ = std::move(lock).value();
+  metrics_.clear();  // the folder may be another one, and another process may have written to it
 }
 
 void CheckpointManager::save(std::int64_t step, const Checkpoint& checkpoint, std::optional<double> metric) {
@@ -144,8 +162,10 @@ void CheckpointManager::wait() {
 
 void CheckpointManager::write(std::int64_t step, const Checkpoint& checkpoint, const SaveTurn& turn) {
   turn.wait();
+  require_same_folder(turn, folder_);
   remove_abandoned();
   checkpoint.save(path_of(step));
+  require_same_folder(turn, folder_);
   set_aside_higher(step);  // after the save: a save that fails, or a kill, leaves them
   metrics_[step] = checkpoint.metric();
   remove_unneeded(step);

@@ -34,7 +34,7 @@ constexpr auto kShortPatience = std::chrono::milliseconds(500);
 // may end while the program exits.
 struct Held {
   Mutex mutex;
-  std::map<std::pair<dev_t, ino_t>, std::weak_ptr<WriterLock>> locks LOCKSTEP_GUARDED_BY(mutex);
+  std::map<SaveTurn::Folder, std::weak_ptr<WriterLock>> locks LOCKSTEP_GUARDED_BY(mutex);
 };
 Held& held() {
   static constinit OfProcess<Held> all;
@@ -175,7 +175,7 @@ Result<std::shared_ptr<WriterLock>> WriterLock::take(const fs::path& folder, std
   if (mine != nullptr && mine->is_held(real)) return mine;
   const fs::path path = real / kName;
   LOCKSTEP_ASSIGN_OR_RETURN(Fd fd, lock_file(path, patience));
-  mine.reset(new WriterLock(path, std::move(fd)));
+  mine.reset(new WriterLock(path, {about.st_dev, about.st_ino}, std::move(fd)));
   known = mine;
   return mine;
 }
@@ -189,10 +189,16 @@ bool WriterLock::is_held(const fs::path& folder) const {
   return origin_.is_this_process() && is_at(folder / kName, fd_.get()) != IsAt::kNo;
 }
 
+bool SaveTurn::is_in(const fs::path& folder) const {
+  struct stat about {};
+  if (::stat(folder.c_str(), &about) != 0) return errno != ENOENT && errno != ENOTDIR;
+  return folder_ == Folder(about.st_dev, about.st_ino);
+}
+
 std::shared_ptr<const SaveTurn> WriterLock::next_turn() {
   const MutexLock lock(last_turns().mutex);
   std::shared_future<void>& last = last_turns().by_folder[path_.parent_path()];
-  const auto turn = std::make_shared<SaveTurn>(last);
+  const auto turn = std::make_shared<SaveTurn>(last, folder_);
   last = turn->ended_.get_future();
   return turn;
 }

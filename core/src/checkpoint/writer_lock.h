@@ -1,6 +1,8 @@
 // One program at a time writes to a folder of checkpoints: two trainings would remove each other's.
 #pragma once
 
+#include <sys/types.h>
+
 #include <chrono>
 #include <filesystem>
 #include <future>
@@ -17,7 +19,9 @@ namespace lockstep::checkpoint {
 // destroyed.
 class SaveTurn {
  public:
-  explicit SaveTurn(std::shared_future<void> before) : before_(std::move(before)) {}
+  using Folder = std::pair<dev_t, ino_t>;  // which has one of these, and may have several names
+
+  SaveTurn(std::shared_future<void> before, Folder folder) : before_(std::move(before)), folder_(folder) {}
   ~SaveTurn() { ended_.set_value(); }
   SaveTurn(const SaveTurn&) = delete;
   SaveTurn& operator=(const SaveTurn&) = delete;
@@ -26,11 +30,15 @@ class SaveTurn {
   void wait() const {
     if (before_.valid()) before_.wait();
   }
+  // Whether the folder at this path is the one that was locked when the save began. True while a file server does not
+  // answer.
+  bool is_in(const std::filesystem::path& folder) const;
 
  private:
   friend class WriterLock;
 
-  std::shared_future<void> before_;
+  const std::shared_future<void> before_;
+  const Folder folder_;
   std::promise<void> ended_;
 };
 
@@ -60,9 +68,11 @@ class WriterLock {
   std::shared_ptr<const SaveTurn> next_turn();
 
  private:
-  WriterLock(std::filesystem::path path, Fd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
+  WriterLock(std::filesystem::path path, SaveTurn::Folder folder, Fd fd)
+      : path_(std::move(path)), folder_(folder), fd_(std::move(fd)) {}
 
   const std::filesystem::path path_;
+  const SaveTurn::Folder folder_;
   Fd fd_;
   const Origin origin_;
 };

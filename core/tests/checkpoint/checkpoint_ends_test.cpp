@@ -10,8 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/writer_lock.h"
 #include "lockstep/base/log.h"
 #include "lockstep/checkpoint/checkpoint_manager.h"
+#include "support/expect_error.h"
 #include "support/forked.h"
 #include "support/full_disk.h"
 #include "support/other_user.h"
@@ -145,6 +147,35 @@ TEST(CheckpointWriters, TakeAReplacedFolderAnew) {
   manager.save(4, ones_of(10));
   EXPECT_EQ(code_in_another_process(folder), ErrorCode::kUnavailable);
   EXPECT_EQ(manager.steps(), (std::vector<std::int64_t>{2, 3, 4}));
+}
+
+// Another training's folder is there when the save ends.
+TEST(CheckpointWriters, LeaveAFolderAloneThatHasComeAmidASave) {
+  const test::ScratchFolder scratch;
+  const std::filesystem::path folder = scratch.path() / "runs";
+  const std::filesystem::path others = scratch.path() / "others";
+  for (const int step : {1, 2, 9}) CheckpointManager(others, {.keep_last = 9}).save(step, ones_of(10));
+  CheckpointManager manager(folder, {.keep_last = 1, .asynchronous = true});
+  auto other_save = WriterLock::take(folder).value()->next_turn();
+  manager.save(5, ones_of(10));  // waits for its turn
+  std::filesystem::rename(folder, scratch.path() / "moved");
+  std::filesystem::rename(others, folder);
+  other_save.reset();
+  test::expect_error<CheckpointError>(ErrorCode::kUnavailable, {"has been replaced or removed"},
+                                      [&] { manager.wait(); });
+  EXPECT_EQ(manager.steps(), (std::vector<std::int64_t>{1, 2, 9}));
+}
+
+TEST(CheckpointWriters, KeepTheFolderOfARelativePath) {
+  const test::ScratchFolder scratch;
+  std::filesystem::create_directories(scratch.path() / "elsewhere");
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(scratch.path());
+  CheckpointManager manager("runs");
+  std::filesystem::current_path(scratch.path() / "elsewhere");
+  manager.save(1, ones_of(10));
+  std::filesystem::current_path(before);
+  EXPECT_TRUE(std::filesystem::exists(scratch.path() / "runs" / "step-000000001.ckpt"));
 }
 
 // Each judges the lock by its own name of the folder.
