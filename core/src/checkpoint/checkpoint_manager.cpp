@@ -103,7 +103,6 @@ void CheckpointManager::take_folder() {
   Result<std::shared_ptr<WriterLock>> lock = WriterLock::take(folder_);
   if (!lock.ok()) throw CheckpointError(lock.status().code(), lock.status().message());
   writer_lock_ = std::move(lock).value();
-  metrics_.clear();  // the folder may be another one, and another process may have written to it
 }
 
 void CheckpointManager::save(std::int64_t step, const Checkpoint& checkpoint, std::optional<double> metric) {
@@ -167,7 +166,6 @@ void CheckpointManager::write(std::int64_t step, const Checkpoint& checkpoint, c
   checkpoint.save(path_of(step));
   require_same_folder(turn, folder_);
   set_aside_higher(step);  // after the save: a save that fails, or a kill, leaves them
-  metrics_[step] = checkpoint.metric();
   remove_unneeded(step);
 }
 
@@ -187,7 +185,6 @@ fs::path CheckpointManager::move_aside(const Steps& steps) {
   for (const std::int64_t step : steps) {
     const fs::path file = path_of(step);
     if (!error) fs::rename(file, aside / file.filename(), error);
-    metrics_.erase(step);
   }
   if (!error) return aside;
   throw CheckpointError(ErrorCode::kIo, fmt::format("cannot move the checkpoints of an earlier training to {}: {}",
@@ -229,19 +226,14 @@ void CheckpointManager::remove_unneeded(std::int64_t just_saved) {
     fs::remove(path_of(step), error);
     if (error)
       log::warning(fmt::format("cannot remove the old checkpoint {}: {}", path_of(step).native(), error.message()));
-    metrics_.erase(step);
   }
 }
 
 std::optional<double> CheckpointManager::metric_of(std::int64_t step) {
-  const auto known = metrics_.find(step);
-  if (known != metrics_.end()) return known->second;
   try {
     const auto metadata = read_tensor_file_metadata(path_of(step));
     const auto found = metadata.find("metric");
-    const auto metric = found == metadata.end() ? std::nullopt : number_from_text<double>(found->second);
-    if (writer_lock_ != nullptr) metrics_[step] = metric;  // else the writer may save this step again
-    return metric;
+    return found == metadata.end() ? std::nullopt : number_from_text<double>(found->second);
   } catch (const std::exception&) {
     return std::nullopt;  // a damaged file: load_latest and load_best report it
   }

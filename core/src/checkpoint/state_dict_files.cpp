@@ -93,6 +93,11 @@ StateDict read_state_dict(const std::filesystem::path& path, torch::Device map_l
 }
 
 void write_state_dict(const std::filesystem::path& path, const StateDict& state) {
+  for (const auto& entry : state) {
+    if (entry->defined()) continue;
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          fmt::format("{}: tensor \"{}\" is undefined", path.native(), entry.key()));
+  }
   if (path.extension() != ".safetensors") return write_torch_file(path, to_ivalue(state));
   TensorFile file;
   for (const auto& entry : state) file.tensors[entry.key()] = *entry;

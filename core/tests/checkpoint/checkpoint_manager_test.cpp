@@ -96,6 +96,20 @@ TEST_F(CheckpointFolders, KeepTheLastAndTheBest) {
   EXPECT_EQ(none.steps(), (Steps{8}));
 }
 
+// Two managers of one program save to one folder, and save a step again.
+TEST_F(CheckpointFolders, KeepTheBestOfAllManagers) {
+  CheckpointManager manager(folder_, {.keep_last = 1});
+  manager.save(1, state_of(1), 0.9);
+  {
+    CheckpointManager other(folder_, {.keep_last = 9});
+    other.save(1, state_of(1), 0.1);
+    other.save(2, state_of(2), 0.5);
+  }
+  manager.save(3, state_of(3), 0.2);
+  EXPECT_EQ(manager.steps(), (Steps{2, 3}));
+  EXPECT_EQ(manager.load_best()->step(), 2);
+}
+
 // A training that went back to step 2 and goes on from there.
 TEST_F(CheckpointFolders, HigherStepsAreSetAside) {
   CheckpointManager(folder_, {.keep_last = 2}).save(2, state_of(2));

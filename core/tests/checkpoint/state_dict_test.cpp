@@ -322,6 +322,19 @@ TEST(ShardedStateDicts, ShareTheMemoryOfTheirFiles) {
   expect_error(ErrorCode::kCorrupt, "is no single file", [&] { read_state_dict(folder.path()); });
 }
 
+// The file that is there stays.
+TEST(StateDicts, WithAnUndefinedTensorAreNotWritten) {
+  const test::ScratchFolder folder;
+  StateDict state;
+  state.insert("w", torch::Tensor());
+  for (const char* name : {"a.pt", "a.safetensors"}) {
+    write_state_dict(folder.path(name), state_dict(*make_net()));
+    expect_error(ErrorCode::kInvalidArgument, "tensor \"w\" is undefined",
+                 [&] { write_state_dict(folder.path(name), state); });
+    EXPECT_EQ(read_state_dict(folder.path(name)).size(), 9U);
+  }
+}
+
 TEST(StateDicts, LeaveOutExtraStatesOfPython) {
   const test::ScratchFolder folder;
   Dict state = make_dict();

@@ -125,9 +125,8 @@ class CheckpointManager {
 
   std::filesystem::path folder_;
   CheckpointManagerOptions options_;
-  std::shared_ptr<WriterLock> writer_lock_;                // null before take_folder(), which alone sets it
-  std::map<std::int64_t, std::optional<double>> metrics_;  // of steps whose file this manager has saved or read
-  std::map<std::string, torch::Tensor> copies_;            // of the last asynchronous save, by name
+  std::shared_ptr<WriterLock> writer_lock_;      // null before take_folder(), which alone sets it
+  std::map<std::string, torch::Tensor> copies_;  // of the last asynchronous save, by name
   std::shared_ptr<Saving> saving_;  // null: no save in progress. The last member, so that it is joined first
 };
 
