@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cmath>
+
 #include "nn/error_texts.h"
 
 namespace lockstep::test {
@@ -152,6 +154,15 @@ TEST(Scatter, MovesNestedInputs) {
   EXPECT_TRUE(batch.pair.first->is_meta());
   const auto only_movable = std::make_unique<int>(3);
   EXPECT_EQ(&std::get<0>(parallel::detail::on_device(only_movable, torch::kMeta)), &only_movable);
+}
+
+// A NaN is not equal to itself.
+TEST(Scatter, PutsValuesTogetherThatAreNoNumbers) {
+  using Value = std::pair<torch::Tensor, std::vector<double>>;
+  const Value value{torch::ones({2, 1}), {std::nan("")}};
+  const Value together = gather(std::vector<Value>{value, value}, torch::kCPU);
+  EXPECT_EQ(together.first.size(0), 4);
+  EXPECT_TRUE(std::isnan(together.second.at(0)));
 }
 
 // Beside tensors: a value whose kind is not known, and one that cannot be copied. DataParallel refuses both.

@@ -247,7 +247,7 @@ void check_same(T& first, T& other, std::size_t replica, const Path& path) {
       for (std::size_t i = 0; i < first.size(); ++i)
         check_same(first[i], other[i], replica, {&path, {}, static_cast<std::int64_t>(i)});
     } else if constexpr (requires { first.front() == other.front(); }) {
-      if (!(first == other)) structures_differ(path, replica, "other values");
+      if (!(first == other) && first == first) structures_differ(path, replica, "other values");  // NaN equals nothing
     }
   } else if constexpr (kKind == Kind::kTuple || kKind == Kind::kStruct) {
     const auto mine = elements(first), its = elements(other);
@@ -366,7 +366,7 @@ T gather(std::vector<T> values, torch::Device device, std::int64_t dim = 0) {
   const detail::Path path{nullptr, "result"};
   std::vector<detail::Tensors> found;
   for (std::size_t i = 0; i < values.size(); ++i) {
-    detail::check_same(values.front(), values[i], i, path);
+    if (i > 0) detail::check_same(values.front(), values[i], i, path);
     found.push_back(detail::collect(values[i], path));
   }
   std::vector<torch::Tensor> joined;
