@@ -19,10 +19,11 @@ class Problems {
 
   // "file:line:column: message".
   void add(Place place, std::string_view message);
-  // A mistake outside of the file, told after those of the file.
+  // A mistake outside of the file. text() has such mistakes after the mistakes in the file.
   void add(std::string_view message);
   bool empty() const { return in_file_.empty() && elsewhere_.empty(); }
-  // One message a line, those of the file by line; at most `most`, then how many more there are.
+  // One message a line. Messages about the file are in the order of its lines. After `most` messages it says how many
+  // more there are.
   std::string text(std::size_t most) const;
   // "file:line:column".
   std::string name_of(Place place) const;

@@ -159,7 +159,7 @@ class Section {
     return add(std::move(name), Field(std::move(text)), std::move(help));
   }
 
-  // A key for a type of the program: `read` makes a Result<T> of a text. `text`: that of the present value.
+  // A key for a type of the program. `read` makes a Result<T> of a text; `text` is the text of the present value.
   template <typename T, typename Read>
   Key& key_of_text(std::string name, T& field, std::string text, Read read, std::string help) {
     const auto present = std::make_shared<std::string>(std::move(text));

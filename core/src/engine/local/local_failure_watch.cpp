@@ -71,7 +71,7 @@ bool behind_in_stream(const GroupMemory& memory, int rank) {
   return other.laid_out.load() < mine.laid_out.load() || other.reduced.load() < mine.reduced.load();
 }
 
-// The ranks that hold up `collective`: those that neither sleep nor are finished with it.
+// A rank holds up `collective` while it neither sleeps nor has finished the collective.
 std::string who_is_busy(const GroupMemory& memory, const Collective& collective) {
   std::vector<int> busy;
   for (int rank = 0; rank < memory.size(); ++rank) {
@@ -163,7 +163,7 @@ std::string LocalFailureWatch::cause_among(const std::vector<int>& ranks) const 
   return {};
 }
 
-// The ranks that hold up the collective are those that have not called the awaited one.
+// The queue waits for the collective `awaited`; ranks that have not called it hold up the queue.
 Status LocalFailureWatch::timed_out_in_queue(std::uint64_t awaited) const {
   const Roster& roster = memory_.roster();
   const std::vector<int> missing = never_called(memory_, awaited);
