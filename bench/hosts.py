@@ -27,7 +27,7 @@ from harness import (
     pinned,
     read_samples,
 )
-from network import Network, address, network
+from network import JOB_KEY, Network, address, network
 from peer_ways import OWN_CORE_WAYS, SHARED_CORE_WAYS, Way
 from report import size_text
 
@@ -92,7 +92,7 @@ def run_ranks(
             environment = {
                 **os.environ, **ENVIRONMENT, **variables, "RANK": str(rank), "WORLD_SIZE": str(layout.ranks),
                 "LOCAL_RANK": str(rank % layout.per_machine), "LOCAL_WORLD_SIZE": str(layout.per_machine),
-                "MASTER_ADDR": address(0), "MASTER_PORT": str(PORT), "LOCKSTEP_JOB_KEY": "bench",
+                **JOB_KEY, "MASTER_ADDR": address(0), "MASTER_PORT": str(PORT),
             }
             words = [str(word) for word in [*command, "--plan", plan(sizes), "--output", output]]
             line = net.on(layout.machine_of(rank), *(pinned(words, rank, layout.ranks) if pin else words))

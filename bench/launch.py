@@ -16,12 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 from by_size import ways_text
 from harness import ENVIRONMENT, BenchError, Contender, Outcome, Row, Samples, Tools, best_way, interleave, run
 from monarch_peer import monarch_launch, monarch_name
-from network import Network, address, network
+from network import JOB_KEY, Network, address, network
 from peer_ways import Way, usual
 from workloads import SMALL_PAGES
 
 ROUNDS, QUICK_ROUNDS = 20, 3
-KEY = {"LOCKSTEP_JOB_KEY": "of the bench"}
 PORT = 29400
 SETTLE, WATCHED = 2.0, 5.0  # seconds
 PATIENCE = 120  # seconds; a launcher that waits for one that has failed is ended then
@@ -49,7 +48,7 @@ def timed(
         lines = commands()
         with ThreadPoolExecutor(len(lines)) as launchers:
             start = time.perf_counter()
-            list(launchers.map(lambda line: run(line, {**KEY, **(environment or {})}, PATIENCE), lines))
+            list(launchers.map(lambda line: run(line, {**JOB_KEY, **(environment or {})}, PATIENCE), lines))
             return {case.name: [(time.perf_counter() - start) * 1e3]}
 
     return once

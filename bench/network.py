@@ -11,6 +11,10 @@ from contextlib import contextmanager
 from harness import BenchError
 
 
+# The key of every job of the benches that spans several machines.
+JOB_KEY = {"LOCKSTEP_JOB_KEY": "the key of all benches"}
+
+
 def network_of(process: object) -> int | None:
     """The inode number of a process's network namespace; None if the process has exited."""
     try:

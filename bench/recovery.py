@@ -21,7 +21,7 @@ from comparison import SEED
 from harness import ENVIRONMENT, BenchError, Outcome, Row, Samples, Tools, interleave
 from launch import free_port
 from monarch_peer import monarch_name, monarch_recovery
-from network import Network, address, network
+from network import JOB_KEY, Network, address, network
 from peer_ways import MONARCH_RECOVERY, Way, usual
 
 RANKS = 2
@@ -252,7 +252,7 @@ def lose_node(tools: Tools, net: Network) -> float:
             meeting = ["--nnodes", "1:2", "--node-rank", node, "--rdzv-endpoint", address(0), "--max-restarts", 1,
                        "--grace", 1]
             job.launch(net.on(node, tools.program("lockstep"), "run", *meeting, tools.program("bench_recovery_core")),
-                       {"LOCKSTEP_JOB_KEY": "of the bench"})
+                       JOB_KEY)
         job.wait_for(1, 2)
         time.sleep(random.uniform(0.5, 1.5))
         start = time.time()
