@@ -108,7 +108,6 @@ Dict group_dict(const TensorFile& file, std::size_t group, const PythonKind& kin
               });
   if (!betas.empty())
     options.emplace_back("betas", c10::ivalue::Tuple::create(std::vector<c10::IValue>{betas["beta1"], betas["beta2"]}));
-  const std::optional<Dict> of_python = noted(file, fmt::format("group.{}", group), growth);
   if (const auto of_python = noted(file, fmt::format("group.{}", group), growth)) {
     append(options, *of_python);
   } else {
