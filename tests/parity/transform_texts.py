@@ -27,15 +27,19 @@ PROGRAMS = [
     "T.Compose([T.RandomChoice([T.Pad(1), T.Compose([T.RandomInvert(), T.Pad(2)])]), T.RandomOrder([T.Pad(1), T.Resize(9)])])",
     "T.Compose([T.RandomChoice([T.RandomOrder([T.RandomInvert(0.3)]), T.Pad(2)], p=[0.25, 0.75]), T.CenterCrop(8)])",
 ]
-# v2 does not show the probability of its RandomApply.
-V1_PROGRAMS = ["transforms.Compose([transforms.RandomApply([transforms.Pad(1), transforms.RandomInvert()], p=0.3)])"]
+# v2 does not show the probability of its RandomApply, and refuses an empty Compose.
+V1_PROGRAMS = [
+    "transforms.Compose([transforms.RandomApply([transforms.Pad(1), transforms.RandomInvert()], p=0.3)])",
+    "transforms.Compose([])",
+    "transforms.Compose([transforms.Compose([]), transforms.RandomChoice([transforms.Compose([]), transforms.Pad(1)])])",
+]
 
 
 def refusal(text: str) -> str:
     torch.manual_seed(0)
     try:
         eval(text, dict(NAMES))(PICTURE)  # pylint: disable=eval-used
-    except (TypeError, ValueError, RuntimeError) as error:
+    except (TypeError, ValueError, RuntimeError, LookupError) as error:
         return str(error) or type(error).__name__
     return ""
 

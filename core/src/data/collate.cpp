@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <limits>
+
 #include "lockstep/data/errors.h"
 
 namespace lockstep::data {
@@ -44,6 +46,15 @@ torch::Tensor stack_tensors(const std::vector<torch::Tensor>& tensors, const Col
 
 void require_samples(std::size_t samples) {
   if (samples == 0) throw DataError(ErrorCode::kInvalidArgument, "cannot make a batch of no samples");
+}
+
+void require_int64(std::uint64_t number, std::size_t position, const Column& column) {
+  if (number <= static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) return;
+  throw DataError(
+      ErrorCode::kInvalidArgument,
+      fmt::format("{} at position {} in the batch is {}: batches of integers are int64, whose largest number "
+                  "is 2^63 - 1; make it smaller, or a tensor of uint64",
+                  name_of(column), position, number));
 }
 
 void require_equal_lengths(std::size_t first, std::size_t other, std::size_t position, const Column& column) {

@@ -72,6 +72,13 @@ struct SavesAtTheEnd {
   std::exit(0);
 }
 
+[[noreturn]] void save_in_a_handler_of_exit(const std::filesystem::path& folder) {
+  static CheckpointManager& never_destroyed = *new CheckpointManager(folder, {.asynchronous = true});
+  std::atexit([] { never_destroyed.save(2, large_state()); });  // runs after what the first save registers
+  never_destroyed.save(1, large_state());
+  std::exit(0);
+}
+
 class CheckpointEnds : public testing::Test {
  protected:
   std::int64_t latest() const { return CheckpointManager(folder_.path()).load_latest().value().step(); }
@@ -96,6 +103,11 @@ TEST_F(CheckpointEnds, ExitLogsTheErrorOfASave) {
 
 TEST_F(CheckpointEnds, DestructorsOfStaticObjectsCanSave) {
   EXPECT_EXIT(save_in_a_static_destructor(folder_.path()), testing::ExitedWithCode(0), "^$");
+  EXPECT_EQ(latest(), 2);
+}
+
+TEST_F(CheckpointEnds, ExitWaitsForTheSaveOfAHandler) {
+  EXPECT_EXIT(save_in_a_handler_of_exit(folder_.path()), testing::ExitedWithCode(0), "^$");
   EXPECT_EQ(latest(), 2);
 }
 

@@ -148,6 +148,12 @@ TEST_F(CheckpointTools, ConvertedTensorsAndMetricsComeBack) {
   EXPECT_EQ(diff(path("runs"), path("again.ckpt"), {}).lines, Lines());
   EXPECT_TRUE(read_torch_file(path("back.pt")).toGenericDict().at("metric").isDouble());
   EXPECT_TRUE(Checkpoint::load(path("again.ckpt")).get_tensors("ema").contains("fc.weight"));
+  Dict run = read_torch_file(path("back.pt")).toGenericDict();
+  run.insert_or_assign("metric", std::int64_t{2});
+  write_torch_file(path("whole.pt"), run);
+  EXPECT_EQ(convert(path("whole.pt"), path("again.ckpt"), {}),
+            Lines{"changed: [\"metric\"]: an integer becomes a float"});
+  EXPECT_EQ(Checkpoint::load(path("again.ckpt")).metric(), 2.0);
 }
 
 // Which types its values had is not known.

@@ -135,6 +135,15 @@ TEST(Collate, ErrorsNameThePlaceInTheSample) {
   EXPECT_NE(message_of([] { collate<int>({}); }).find("no samples"), std::string::npos);
 }
 
+TEST(Collate, RefusesIntegersThatInt64DoesNotHave) {
+  const std::uint64_t largest = std::numeric_limits<std::int64_t>::max();
+  EXPECT_EQ(flat_values(collate<std::uint64_t>({7, largest})), (Values{7, std::numeric_limits<std::int64_t>::max()}));
+  EXPECT_NE(message_of([&] {
+              collate<std::pair<int, std::uint64_t>>({{1, 7}, {2, largest + 1}});
+            }).find("[1] at position 1 in the batch is 9223372036854775808"),
+            std::string::npos);
+}
+
 TEST(DataLoaderOf, GivesStructsMapsAndTuples) {
   for (const int workers : {0, 2}) {
     const Made<Scene> scenes(5, [](std::int64_t index, std::int64_t key) {

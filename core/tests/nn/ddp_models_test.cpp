@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <functional>
+
 #include "nn/error_texts.h"
 #include "nn/twins.h"
 #include "support/process_ranks.h"
@@ -43,6 +45,30 @@ TEST_P(DdpModelsMulti, MixDtypes) {
         const torch::Tensor x = random_input({6, 20}, step);
         twins.step([&](MixedTypes& net) { return net->forward(x); }, fmt::format("views {}, step {}", views, step));
         twins.descend();
+      }
+    }
+  });
+}
+
+// As programs do that clip or send all gradients as one tensor.
+TEST_P(DdpModelsMulti, HaveGradientsThatAreSlicesOfOneTensor) {
+  run_processes(GetParam(), [](int) {
+    const Rank rank;
+    for (const bool views : {true, false}) {
+      Twins<MixedTypes> twins([] { return MixedTypes(); }, {.gradient_as_bucket_view = views});
+      torch::Tensor flat;
+      for (MixedTypes& net : {std::ref(twins.twin), std::ref(twins.model)}) {
+        flat = torch::zeros({6300});
+        net->a->weight.mutable_grad() = flat.narrow(0, 0, 6000).view({300, 20});
+        net->nothing.mutable_grad() = flat.narrow(0, 6000, 0).view({0, 3});
+        net->a->bias.mutable_grad() = flat.narrow(0, 6000, 300);
+      }
+      for (int step = 0; step < 3; ++step) {
+        const torch::Tensor x = random_input({6, 20}, step);
+        twins.accumulate([&](MixedTypes& net) { return net->forward(x); },
+                         fmt::format("views {}, step {}", views, step));
+        if (views) continue;
+        EXPECT_TRUE(torch::equal(flat.narrow(0, 6000, 300), twins.twin->a->bias.grad()));
       }
     }
   });

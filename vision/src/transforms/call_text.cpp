@@ -40,8 +40,8 @@ class Parser {
     while (std::isspace(static_cast<unsigned char>(peek())) != 0) ++at_;
   }
   // Whether there is only space between this place and the line's beginning.
-  bool begins_line() const {
-    const std::size_t before = text_.substr(0, at_).find_last_not_of(" \t\r");
+  bool begins_line(std::size_t place) const {
+    const std::size_t before = text_.substr(0, place).find_last_not_of(" \t\r");
     return before != std::string_view::npos && text_[before] == '\n';
   }
   bool take(char wanted) {
@@ -150,7 +150,10 @@ class Parser {
     if (!take('(')) return found;
     found.kind = TextValue::Kind::kCall;
     bool comma = false;
+    const std::size_t begin = at_;
     LOCKSTEP_RETURN_IF_ERROR(items(found, ')', depth, comma));
+    if (found.word == "int" || found.word == "float") return converted(found, begin);
+    found.shown = found.items.empty() && begins_line(at_ - 1);
     gather_shown(found);
     if (found.shown && peek() == '(') {  // RandomChoice(...)(p=None)
       ++at_;
@@ -181,6 +184,14 @@ class Parser {
 
   Status check_number(const TextValue& operand, std::size_t begin) {
     return operand.kind == TextValue::Kind::kNumber ? Status() : fail_at(begin, "a number");
+  }
+
+  // int(3.5) or float(3).
+  Result<TextValue> converted(const TextValue& call, std::size_t begin) {
+    if (call.items.size() != 1 || call.items[0].kind != TextValue::Kind::kNumber) return fail_at(begin, "one number");
+    TextValue number = call.items[0];
+    if (call.word == "int") number.number = std::trunc(number.number);
+    return number;
   }
 
   // As in "[0.5] * 3" or "3 * [0.5]", for lists of numbers.
@@ -224,7 +235,7 @@ class Parser {
       if (take(',')) {
         comma = true;
       } else if (peek() != close) {
-        needs_transform = into.kind == TextValue::Kind::kCall && begins_line();
+        needs_transform = into.kind == TextValue::Kind::kCall && begins_line(at_);
         if (!needs_transform) return fail(fmt::format("',' or '{}'", close));
       }
     }

@@ -54,11 +54,8 @@ std::vector<std::size_t> shuffled(std::size_t count, CounterRandom& random) {
   return order;
 }
 
-void is_list(const std::vector<Transform>& list, const Require& require) {
-  require(!list.empty(), "at least one transform", "none");
-}
-
-void check_weights(const RandomChoice& t, const Require& require) {
+void check_choice(const RandomChoice& t, const Require& require) {
+  require(!t.transforms.empty(), "at least one transform", "none");
   require(t.p.empty() || t.p.size() == t.transforms.size(),
           fmt::format("no p, or one number in p for each of {} transforms", t.transforms.size()), t.p.size());
   double sum = 0.0;
@@ -111,7 +108,7 @@ std::vector<Kind> list_kinds() {
       },
       About<RandomApply>{
           .name = "RandomApply",
-          .parameters = {required("transforms", &RandomApply::transforms, is_list), probability<RandomApply>()},
+          .parameters = {required("transforms", &RandomApply::transforms), probability<RandomApply>()},
           .draw =
               [](const auto& t, Drawing& d) {
                 if (d.random.chance(t.p)) draw_all(t.transforms, d.key, d.stream + 1, d.plan);
@@ -128,14 +125,14 @@ std::vector<Kind> list_kinds() {
       },
       About<RandomChoice>{
           .name = "RandomChoice",
-          .parameters = {required("transforms", &RandomChoice::transforms, is_list), optional("p", &RandomChoice::p)},
+          .parameters = {required("transforms", &RandomChoice::transforms), optional("p", &RandomChoice::p)},
           .draw = [](const auto& t, Drawing& d) { draw_one(t.transforms, chosen(t, d.random), d); },
           .stands = [](const auto& t, const Place& place) { place.has_list(t.transforms); },
-          .check = check_weights,
+          .check = check_choice,
       },
       About<RandomOrder>{
           .name = "RandomOrder",
-          .parameters = {required("transforms", &RandomOrder::transforms, is_list)},
+          .parameters = {required("transforms", &RandomOrder::transforms)},
           .draw =
               [](const auto& t, Drawing& d) {
                 for (const std::size_t place : shuffled(t.transforms.size(), d.random))

@@ -251,12 +251,11 @@ TEST(TransformErrors, NameTheParameter) {
       {{ScaleJitter{{10, 0}}}, "a size from 1"},
       {{ScaleJitter{10, {2.0, 1.0}}}, "scale_range"},
       {{FiveCrop{0}}, "FiveCrop"},
-      {{RandomApply{{}, 0.5}}, "RandomApply: expected at least one transform"},
       {{RandomApply{{kInvert}, 1.1}}, "a probability p"},
+      {{RandomChoice{}}, "RandomChoice: expected at least one transform, found none"},
       {{RandomChoice{{kInvert}, {0.5, 0.5}}}, "one number in p for each of 1 transforms, found 2"},
       {{RandomChoice{{kInvert, kInvert}, {0.0, 0.0}}}, "a positive number in p"},
       {{RandomChoice{{kInvert, kInvert}, {2.0, -1.0}}}, "no negative number in p, found -1"},
-      {{RandomOrder{}}, "RandomOrder: expected at least one transform"},
       {{kInvert, RandomApply{{kInvert, RandomOrder{{RandomPosterize{9}}}}}},
        "transform 1 of Compose, transform 1 of RandomApply, transform 0 of RandomOrder, RandomPosterize: expected"},
   };

@@ -89,6 +89,9 @@ TEST(ParseTransforms, ReadsWhatPrintShowsOfACompose) {
   EXPECT_EQ(apply.p, 0.3);
   ASSERT_EQ(apply.transforms.size(), 2U);
   EXPECT_EQ(std::get<RandomChoice>(apply.transforms[1]).p, std::vector<double>{1.0});
+  flat = parse_transforms({"Compose(\n)", "Compose(\n    Compose(\n)\n    ToTensor(\n)\n)"});
+  ASSERT_TRUE(flat.ok()) << flat.status().message();
+  EXPECT_EQ(flat->size(), 1U);
 }
 
 // A new transform needs a line here.
@@ -176,6 +179,10 @@ TEST(ParseTransforms, SaysWhatIsWrong) {
            {"ToDtype(torch.float32)", {"scale=True"}},
            {"Resize(2, 6)", {"PIL's numbers 0 to 5, found 6"}},
            {"Resize(3 / 0)", {"expected a divisor other than 0 at character 12, found '0'"}},
+           {"Resize(int('16'))", {"expected one number at character 12"}},
+           {"Resize(int(16, 2))", {"expected one number at character 12"}},
+           {"Resize(round(16.5))", {"Resize: expected numbers and words, found round(...)"}},
+           {"Compose()", {"Compose: parameter 'transforms' is missing"}},
            {"Resize(3**4)", {"expected a value at character 10, found '*'"}},
            {"Resize(1 + 'a')", {"expected a number at character 12"}},
            {"Resize(-inf)", {"expected a number at character 9, found 'i'"}},

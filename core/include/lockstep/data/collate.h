@@ -1,7 +1,8 @@
 // How samples become a batch, by their type. The rules are those of torch.utils.data.default_collate:
 //
 //   - tensors of equal shape and type are stacked: n tensors [...] become one [n, ...];
-//   - numbers become a tensor [n]: int64 for all integers, bool, float and double as they are;
+//   - numbers become a tensor [n]: int64 for all integers, bool, float and double as they are; integers from 2^63 on
+//     are refused;
 //   - tuples, pairs, arrays, vectors, std::map and std::unordered_map with string keys, and torch::data::Example become
 //     the same with the batch of each element; vectors need equal lengths, maps equal keys;
 //   - everything else, such as strings, becomes a std::vector of the n values.
@@ -49,6 +50,8 @@ torch::Tensor stack_tensors(const std::vector<torch::Tensor>& tensors, const Col
 void require_equal_lengths(std::size_t first, std::size_t other, std::size_t position, const Column& column);
 // Throws DataError (kInvalidArgument) for 0.
 void require_samples(std::size_t samples);
+// Throws DataError (kInvalidArgument) for a number that int64 does not have.
+void require_int64(std::uint64_t number, std::size_t position, const Column& column);
 [[noreturn]] void throw_other_keys(const std::string& key, std::size_t position, const Column& column);
 
 // The rules above; any other type. Specialise it for a container of your own.
@@ -75,11 +78,14 @@ requires std::is_arithmetic_v<T>
 struct Collate<T> {
   using Batch = torch::Tensor;
   using Stored = std::conditional_t<std::is_floating_point_v<T> || std::is_same_v<T, bool>, T, std::int64_t>;
-  static Batch collate(const std::vector<T>& samples, const Column& /*column*/) {
+  static Batch collate(const std::vector<T>& samples, const Column& column) {
     torch::Tensor batch =
         torch::empty({static_cast<std::int64_t>(samples.size())}, c10::CppTypeToScalarType<Stored>::value);
     Stored* out = batch.mutable_data_ptr<Stored>();
-    for (std::size_t i = 0; i < samples.size(); ++i) out[i] = static_cast<Stored>(samples[i]);
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+      if constexpr (std::is_unsigned_v<T> && sizeof(T) == sizeof(Stored)) require_int64(samples[i], i, column);
+      out[i] = static_cast<Stored>(samples[i]);
+    }
     return batch;
   }
 };
@@ -219,8 +225,8 @@ struct Collate<T> {
   }
 };
 
-// The batch of one or more samples. Throws DataError (kMismatch) for samples that do not fit together. Most types move
-// out of `samples`; numbers only read them.
+// The batch of one or more samples. Throws DataError: kMismatch for samples that do not fit together, kInvalidArgument
+// for integers that int64 does not have. Most types move out of `samples`; numbers only read them.
 template <typename T>
 // NOLINTNEXTLINE(performance-unnecessary-value-param)
 BatchOf<T> collate(std::vector<T> samples, const SampleContext& context = {}) {

@@ -71,6 +71,7 @@ class CheckpointMaker {
       file_.metadata[key] = text_of(value.toInt());
     } else if (key == "metric" && (value.isInt() || value.isDouble())) {
       file_.metadata[key] = text_of(value.toScalar().toDouble());
+      if (value.isInt()) left_out_.push_back(fmt::format("changed: [\"{}\"]: an integer becomes a float", key));
     } else if (key == "scheduler") {
       leave_out(fmt::format("[\"{}\"]", key), "it does not say of which class of Lockstep it is");
     } else {

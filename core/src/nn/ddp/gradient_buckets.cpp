@@ -125,7 +125,9 @@ GradientBuckets::Placed GradientBuckets::place(std::size_t index, bool counts, c
   if (gradient.defined() && gradient.is_sparse()) gradient = gradient.to_dense();
   parameters_.check_unchanged(index);
   counts = counts && gradient.defined();
-  bool in_place = gradient.defined() && gradient.const_data_ptr() == place.view.const_data_ptr();
+  // A gradient without elements has no memory that could be its place.
+  bool in_place =
+      gradient.defined() && gradient.numel() > 0 && gradient.const_data_ptr() == place.view.const_data_ptr();
   const bool is_new = in_place && !gradient.is_alias_of(place.view);  // allocated in the slot
   if (in_place && parameter.is_shared()) {  // it was placed, or its slot given away, before another reducer came
     const torch::NoGradGuard no_grad;
