@@ -25,9 +25,9 @@ namespace lockstep::test {
 void run_processes(int world, const std::function<void(int rank)>& fn,
                    std::chrono::seconds deadline = std::chrono::seconds(100));
 
-// A test in which rank `victim` of `world` processes kills itself. fn(rank, report) runs in each. The others get the
-// time to write what they saw into the file `report` (and files whose names begin alike). Then check(report) runs here,
-// for each of the others.
+// A test in which rank `victim` of `world` processes kills itself. fn(rank, report) runs in each; failures in the
+// others fail the test, as in run_processes. The others get the time to write what they saw into the file `report` (and
+// files whose names begin alike). Then check(report) runs here, for each of the others.
 void run_processes_with_a_victim(int world, int victim,
                                  const std::function<void(int rank, const std::filesystem::path& report)>& fn,
                                  const std::function<void(const std::filesystem::path& report)>& check);

@@ -61,6 +61,8 @@ auto prepared(const ProcessGroup& group, const Prepare& prepare) {
 
 // Throws unless `timeout` is positive or kGroupTimeout.
 void check_timeout(std::chrono::milliseconds timeout, const char* operation);
+// The name of a group is in errors, and in keys of the store.
+void check_group_name(const std::string& name, const char* operation);
 
 // Sets the fields that all of c10d's options have.
 template <typename Options>

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <numeric>
 #include <utility>
 
 #include "c10d/call_checks.h"
 #include "lockstep/c10d/collectives.h"
+#include "lockstep/c10d/errors.h"
 #include "lockstep/store/prefix_store.h"
 
 namespace lockstep {
@@ -102,6 +102,10 @@ c10::intrusive_ptr<c10d::Backend> GroupBackend::split(const c10::intrusive_ptr<c
 
 // Every member counts the twins of its group, so all have the same number without communication.
 c10::intrusive_ptr<c10d::Backend> GroupBackend::make_twin(const std::string& name) {
+  // The twin would be broken too. Members that are gone would be waited for in vain.
+  if (const Status broken = health(); !broken.ok()) {
+    throw_status(broken, fmt::format("{}, making group '{}'", who(), name));
+  }
   Membership twin = membership_;
   twin.name = name;
   twin.timeout = timeout_.load();
@@ -110,11 +114,8 @@ c10::intrusive_ptr<c10d::Backend> GroupBackend::make_twin(const std::string& nam
     MutexLock lock(mutex_);
     number = ++twins_;
   }
-  std::vector<int> ranks(size_);
-  std::iota(ranks.begin(), ranks.end(), 0);
-  twin.store = watched(
-      std::make_shared<comm::PrefixStore>(fmt::format("{}/twin#{}", membership_.name, number), membership_.store),
-      std::move(ranks));
+  twin.store =
+      std::make_shared<comm::PrefixStore>(fmt::format("{}/twin#{}", membership_.name, number), membership_.store);
   return create_twin(std::move(twin));
 }
 

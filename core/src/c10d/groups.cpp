@@ -39,6 +39,7 @@ std::vector<comm::Member> records_of(const std::vector<int>& ranks, const std::v
 // Throws for backends that are unknown or lacking, for options of other backends, and for a wrong timeout.
 BackendChoice check_options(const World::Facts& facts, const GroupOptions& options, const char* caller) {
   check_timeout(options.timeout, caller);
+  check_group_name(options.name, caller);
   BackendChoice choice = options.backend.empty() ? facts.backends : parse_backends(options.backend, caller);
   check_backend_options(choice, options.backend_options, caller);
   return choice;

@@ -123,6 +123,7 @@ launch::World world_among(const std::vector<comm::Member>& members, int rank) {
 BackendChoice check_call(std::string_view backend, const InitOptions& options) {
   const BackendChoice backends = parse_backends(backend, "init_process_group");
   check_backend_options(backends, options.backend_options, "init_process_group");
+  check_group_name(options.group_name, "init_process_group");
   if (options.timeout <= std::chrono::milliseconds::zero()) {
     reject(ErrorCode::kInvalidArgument,
            fmt::format("the timeout must be positive, found {} ms", options.timeout.count()));

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <numeric>
 #include <utility>
 
 #include "c10d/collective_call.h"
@@ -38,6 +39,18 @@ std::shared_ptr<comm::SharedArena> find_arena() {
   } catch (const std::exception&) {
     return nullptr;
   }
+}
+
+// A view of `store`: a wait for a key fails with the error that `look` finds in the group. After this rank has left the
+// group, nothing is looked at.
+template <typename Look>
+std::shared_ptr<comm::Store> watch_group(std::shared_ptr<comm::Store> store, const std::shared_ptr<GroupCore>& core,
+                                         Look look) {
+  return make_watched_store(std::move(store), [core = std::weak_ptr(core), look = std::move(look)] {
+    const auto group = core.lock();
+    const auto communicator = group == nullptr || !group->is_this_process() ? nullptr : group->communicator();
+    return communicator == nullptr ? Status() : look(*communicator);
+  });
 }
 
 // Once a group is broken, collectives of the others may never end: a rank that stands still does so in all of them.
@@ -146,7 +159,15 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupLockstep::create_twin(Membership t
   if (communicator == nullptr) throw BackendError(ErrorCode::kAborted, who() + ": this rank has left the group");
   ProcessGroupLockstepOptions options = options_of(twin);
   options.family = communicator->family();
-  return create(twin.store, options);
+  std::vector<int> ranks(twin.size);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  // A member that has seen this group break makes no twin. That it then leaves is not the cause.
+  const auto look = [ranks = std::move(ranks)](const comm::Communicator& group) {
+    const Status present = group.check_present(ranks);
+    const Status health = group.health();
+    return health.ok() ? present : health;
+  };
+  return create(watch_group(std::move(twin.store), core_, look), options);
 }
 
 void ProcessGroupLockstep::abort() {
@@ -176,11 +197,8 @@ void ProcessGroupLockstep::shutdown() {
 
 std::shared_ptr<comm::Store> ProcessGroupLockstep::watched(std::shared_ptr<comm::Store> store,
                                                            std::vector<int> ranks) const {
-  // After this rank has left the group, nothing is watched.
-  return make_watched_store(std::move(store), [core = std::weak_ptr(core_), ranks = std::move(ranks)] {
-    const auto group = core.lock();
-    const auto communicator = group == nullptr || !group->is_this_process() ? nullptr : group->communicator();
-    return communicator == nullptr ? Status() : communicator->check_present(ranks);
+  return watch_group(std::move(store), core_, [ranks = std::move(ranks)](const comm::Communicator& group) {
+    return group.check_present(ranks);
   });
 }
 

@@ -125,4 +125,12 @@ void check_timeout(std::chrono::milliseconds timeout, const char* operation) {
                                   operation, timeout.count()));
 }
 
+void check_group_name(const std::string& name, const char* operation) {
+  constexpr std::size_t kMost = 1024;
+  if (name.size() <= kMost) return;
+  throw ArgumentError(ErrorCode::kInvalidArgument,
+                      fmt::format("{}: the group's name has {} characters, expected at most {}; it begins with '{}'",
+                                  operation, name.size(), kMost, name.substr(0, 40)));
+}
+
 }  // namespace lockstep

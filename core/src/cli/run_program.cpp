@@ -35,8 +35,8 @@ Examples:
   lockstep run --standalone --nproc-per-node auto train.py
   lockstep run --nproc-per-node 4 --max-restarts 3 --log-dir logs --tee 3 ./train
 
-Exit code: 0, or that of the worker that failed first (128 + number for a signal); 2 for wrong usage, 127 if the
-program is not found, 126 if it cannot be executed.)";
+Exit code: 0 if all workers end well, else the exit code of the first worker that failed; 128 + N if signal N ended
+that worker. 127: the program was not found; 126: it could not be executed; 2: wrong usage; 1: any other error.)";
 
 // Prints the error; its exit code. A stopped terminal does not block the exit for long.
 int fail(const Status& status) {

@@ -15,8 +15,10 @@ std::string signal_name(int number) {
 
 std::string describe_exit(const Exit& exit) {
   if (exit.signal == 0) return fmt::format("exit code {}", exit.code);
-  return fmt::format("signal {} ({}){}", signal_name(exit.signal), exit.signal,
-                     exit.core_dumped ? ", core dumped" : "");
+  const bool has_name = sigabbrev_np(exit.signal) != nullptr;  // a real-time signal has none
+  const std::string signal =
+      has_name ? fmt::format("signal {} ({})", signal_name(exit.signal), exit.signal) : signal_name(exit.signal);
+  return signal + (exit.core_dumped ? ", core dumped" : "");
 }
 
 }  // namespace lockstep::launch

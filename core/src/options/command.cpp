@@ -89,7 +89,8 @@ class Reader {
       const std::string& word = words_[next_];
       if (word == "--" && takes_words() && !command_->runs_program) {
         key_words_.insert(key_words_.end(), words_.begin() + static_cast<std::ptrdiff_t>(next_) + 1, words_.end());
-        return {};
+        next_ = words_.size();
+        break;
       }
       if (word == "--" || (!is_option(word) && command_->runs_program)) {
         next_ += word == "--" ? 1 : 0;
@@ -99,7 +100,7 @@ class Reader {
       LOCKSTEP_RETURN_IF_ERROR(is_option(word) ? take_option(word) : take_word(word));
     }
     rest_.insert(rest_.end(), words_.begin() + static_cast<std::ptrdiff_t>(next_), words_.end());
-    return {};
+    return check_number_of_words();
   }
 
   const Command& command() const { return *command_; }
@@ -119,6 +120,18 @@ class Reader {
   bool takes_words() const {
     const auto& keys = command_->table->keys();
     return std::any_of(keys.begin(), keys.end(), [](const Key& key) { return key.is_word(); });
+  }
+
+  Status check_number_of_words() const {
+    std::vector<std::string> names;
+    for (const Key& key : command_->table->keys()) {
+      if (!key.is_word()) continue;
+      if (is_list(key.field())) return {};
+      names.push_back(key.name());
+    }
+    if (key_words_.size() <= names.size()) return {};
+    return mistake(
+        fmt::format("expected {} alone, found {} too", fmt::join(names, " "), shown(key_words_[names.size()])));
   }
 
   Status take_word(const std::string& word) {
@@ -142,15 +155,15 @@ class Reader {
 
   Status take_option(const std::string& word) {
     const bool is_long = word.starts_with("--");
-    const std::size_t equals = is_long ? word.find('=') : std::string::npos;
-    const std::string typed = is_long ? word.substr(0, equals) : word.substr(0, 2);
+    const std::size_t end = is_long ? std::min(word.find('='), word.size()) : 2;
+    const std::string typed = word.substr(0, end);
     std::optional<std::string> value;
-    if (equals != std::string::npos) value = word.substr(equals + 1);
+    if (word.substr(end).starts_with('=')) value = word.substr(end + 1);
     LOCKSTEP_ASSIGN_OR_RETURN(const Name name, full_name(typed));
     plain_.push_back(name.option);
     if (name.option == kHelp || name.option == kVersion) return {};
     const Key& key = *command_->table->find_option(name.option);
-    const std::string behind_letter = is_long ? "" : word.substr(2);
+    const std::string behind_letter = value ? "" : word.substr(end);
     if (name.is_negated && value) {
       return mistake(fmt::format("{} takes no value, found {}; write {}=true or {}=false", typed, shown(*value),
                                  name.option, name.option));

@@ -252,6 +252,44 @@ TEST(KilledRankFault, AGroupOfTheLibrarysOwnToo) {
   die_before_a_new_group(3, [](int) { own_group(default_group(), c10::kCPU, "test"); });
 }
 
+// The world has told who died, and closed the connections that could tell it again.
+TEST(KilledRankFault, AGroupOfTheLibrarysOwnInABrokenWorldToo) {
+  setenv("LOCKSTEP_TEST_MACHINES", "2", 1);
+  die_before_a_new_group(3, [](int) {
+    expect_error(ErrorCode::kPeerFailed, {"rank 1 (pid"}, [] { barrier(); });
+    own_group(default_group(), c10::kCPU, "test");
+  });
+  unsetenv("LOCKSTEP_TEST_MACHINES");
+}
+
+// Rank 0 breaks the world while the others wait for it in a group of the library's own.
+void break_world_amid_an_own_group() {
+  run_processes(3, [](int rank) {
+    const ProcessGroupGuard group;
+    const auto store = default_group()->getStore();
+    if (rank == 0) {
+      store->wait({"there 1", "there 2"});
+      abort_process_group("the test breaks the world");
+      store->wait({"done 1", "done 2"});
+      return;
+    }
+    store->set(fmt::format("there {}", rank), std::vector<std::uint8_t>{1});
+    expect_error(ErrorCode::kAborted, {"the test breaks the world"},
+                 [] { own_group(default_group(), c10::kCPU, "test"); });
+    store->set(fmt::format("done {}", rank), std::vector<std::uint8_t>{1});
+  });
+}
+
+TEST(AbortedWorldFault, EndsTheMakingOfAGroupOfTheLibrarysOwn) {
+  break_world_amid_an_own_group();
+}
+
+TEST(AbortedWorldFault, EndsTheMakingOfAGroupOfTheLibrarysOwnOnOtherMachinesToo) {
+  setenv("LOCKSTEP_TEST_MACHINES", "3", 1);
+  break_world_amid_an_own_group();
+  unsetenv("LOCKSTEP_TEST_MACHINES");
+}
+
 // Without threads a future fails, but the work itself needs none and goes on.
 TEST(FutureThreadsFault, WithoutAThreadTheFutureIsAnErrorAndTheWorkEnds) {
   expect_no_leak_search_in_programs();

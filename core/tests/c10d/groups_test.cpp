@@ -233,18 +233,19 @@ void check_group_options(int rank) {
 }
 
 // It tells the others, and the group after it is the next one on every rank.
-void check_member_without_time(int rank) {
+void check_member_with_wrong_options(int rank) {
   const std::chrono::milliseconds timeout(rank == 1 ? 0 : 20'000);
-  const auto expect_told = [rank](const std::string& caller, const std::function<void()>& make) {
+  const std::string name = rank == 1 ? std::string(70'000, 'x') : "group";
+  const auto expect_told = [rank](const std::string& caller, const char* why, const std::function<void()>& make) {
     if (rank == 1) {
-      expect_error(ErrorCode::kInvalidArgument, {caller + ": the timeout must be positive"}, make);
+      expect_error(ErrorCode::kInvalidArgument, {caller + ": ", why}, make);
     } else {
-      expect_error(ErrorCode::kMismatch, {caller, "rank(s) 1 could not take part", "the timeout must be positive"},
-                   make);
+      expect_error(ErrorCode::kMismatch, {caller, "rank(s) 1 could not take part", why}, make);
     }
   };
-  expect_told("new_group", [&] { new_group({.timeout = timeout}); });
-  expect_told("split_group", [&] { split_group(0, 0, nullptr, {.timeout = timeout}); });
+  expect_told("new_group", "the timeout must be positive", [&] { new_group({.timeout = timeout}); });
+  expect_told("split_group", "the timeout must be positive", [&] { split_group(0, 0, nullptr, {.timeout = timeout}); });
+  expect_told("new_group", "the group's name has 70000 characters", [&] { new_group({.name = name}); });
   const torch::Tensor ones = torch::ones({1});
   all_reduce(ones, {.group = new_group()});
   all_reduce(ones, {.group = split_group(0)});
@@ -281,7 +282,7 @@ TEST(GroupsMulti, OfFourRanks) {
     check_split(rank);
     check_subgroups(rank);
     check_group_options(rank);
-    check_member_without_time(rank);
+    check_member_with_wrong_options(rank);
     check_bad_groups();
     check_many_groups(rank);
     barrier();

@@ -182,6 +182,15 @@ TEST(HostsFault, AHostThatCannotBeReachedEndsTheJob) {
   EXPECT_TRUE(job.wait_until_no_descendant());
 }
 
+TEST(HostsFault, ACommandThatFailsWithoutAWordIsNamed) {
+  const ScratchFolder folder;
+  for (const char* nodes : {"2", "1:2"}) {
+    const Finished end = run_program(on_hosts("b,c", fake_ssh(folder, "exit 3"), {"--nnodes", nodes, "true"}));
+    EXPECT_EQ(end.exit_code, 3) << end.err;
+    EXPECT_TRUE(contains(end.err, " ended with exit code 3\n")) << end.err;
+  }
+}
+
 TEST(HostsFault, AJobThatCanDoWithoutAHostMayEndWell) {
   const ScratchFolder folder;
   const std::string ssh = fake_ssh(folder, "exit 255");

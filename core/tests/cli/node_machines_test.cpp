@@ -159,6 +159,7 @@ TEST(NodeMachinesFault, TheDoctorSeesThatThereIsNoLoopback) {
     const Finished end = run_program({"unshare", "--net", LOCKSTEP_PROGRAM, command});
     EXPECT_EQ(end.exit_code, 1);
     EXPECT_TRUE(contains(end.out + end.err, "a process cannot reach another one at 127.0.0.1")) << end.out << end.err;
+    EXPECT_TRUE(contains(end.out + end.err, "the loopback interface is down")) << end.out << end.err;
   }
 }
 

@@ -214,7 +214,7 @@ TEST(NodesFault, AnElasticJobLosesANodeAndGetsAnother) {
   // A node that leaves does not count as a failure.
   kill(third.pid(), SIGTERM);
   EXPECT_EQ(third.finish().exit_code, 128 + SIGTERM);
-  ASSERT_TRUE(wait_for([&] { return contains(first.err_so_far(), "a node left, 1 node remain"); }));
+  ASSERT_TRUE(wait_for([&] { return contains(first.err_so_far(), "a node left, the job has 1 node"); }));
   kill(first.pid(), SIGTERM);
   EXPECT_EQ(first.finish().exit_code, 128 + SIGTERM);
   EXPECT_TRUE(first.wait_until_no_descendant());

@@ -21,6 +21,7 @@
 #include "launch/log_folder.h"
 #include "launch/out_of_memory.h"
 #include "launch/program.h"
+#include "launch/signals.h"
 #include "launch/stream_choice.h"
 #include "launch/tail.h"
 #include "launch/worker_environment.h"
@@ -40,6 +41,16 @@ TEST(StreamChoice, ReadsTorchrunsNotation) {
     const auto result = parse_stream_choice(wrong);
     EXPECT_EQ(result.status().code(), ErrorCode::kInvalidArgument) << wrong;
   }
+}
+
+TEST(ExitText, ASignalHasItsNameIfThereIsOne) {
+  Exit exit;
+  EXPECT_EQ(describe_exit(exit), "exit code 0");
+  exit.signal = SIGSEGV;
+  exit.core_dumped = true;
+  EXPECT_EQ(describe_exit(exit), "signal SIGSEGV (11), core dumped");
+  exit.signal = SIGRTMIN;
+  EXPECT_EQ(describe_exit(exit), "signal 34, core dumped");
 }
 
 TEST(WorkerEnvironment, OursWinOverInherited) {

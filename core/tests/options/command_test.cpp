@@ -101,6 +101,14 @@ TEST_F(OptionsCommand, LettersOfFlagsMayStandTogether) {
   EXPECT_EQ(error_of({"show", "x", "-jx"}), "unknown option '-x'; --help lists all");
 }
 
+TEST_F(OptionsCommand, ALettersValueMayFollowAnEqualsSign) {
+  ASSERT_TRUE(read({"show", "x", "-s=3", "-j=false"}).ok());
+  EXPECT_EQ(values_.streams, "3");
+  EXPECT_FALSE(values_.json);
+  ASSERT_TRUE(read({"show", "x", "-js=4"}).ok());
+  EXPECT_EQ(values_.streams, "4");
+}
+
 // A mistake of the program is an error as any other: nothing throws.
 TEST_F(OptionsCommand, WhatAProgramDeclaresWrongIsNamed) {
   for (const char* name : {"a b", "a:b", "a{b", "help"}) {
@@ -138,6 +146,8 @@ TEST_F(OptionsCommand, MistakesAreNamed) {
   EXPECT_EQ(error_of({"xyzzy"}), "there is no command 'xyzzy'; there are show, all, start");
   EXPECT_EQ(error_of({"show", "f", "--knd", "one"}), "unknown option '--knd'; the nearest known one is --kind");
   EXPECT_EQ(error_of({"show", "f", "-x"}), "unknown option '-x'; --help lists all");
+  EXPECT_EQ(error_of({"show", "f", "g", "h"}), "expected FILE alone, found 'g' too");
+  EXPECT_EQ(error_of({"show", "f", "--", "-g"}), "expected FILE alone, found '-g' too");
   EXPECT_EQ(error_of({"show", "f", "--json="}), "--json: expected true or false after the '=', found nothing");
   EXPECT_EQ(error_of({"show", "f", "--kind", "three"}), "--kind: expected one of one, two, found 'three'");
   EXPECT_EQ(error_of({"show", "f", "--runs", "10"}), "--runs: expected a whole number from 1 to 9, found '10'");

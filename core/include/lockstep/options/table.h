@@ -202,7 +202,7 @@ struct Option {
 };
 
 struct Sources {
-  std::filesystem::path file{};  // empty: that of the option --config, if any
+  std::filesystem::path file{};  // --config, where it is given, wins; no file is read if both are empty
   Environment environment{};
   std::vector<Option> options{};
 };

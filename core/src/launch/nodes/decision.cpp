@@ -36,10 +36,10 @@ Decision while_running(const Situation& now) {
     case Cause::kNodeLost: return after_failure(now);
     case Cause::kNodeLeft:
       if (now.nodes >= now.min_nodes) {
-        return {Action::kRestart, false, fmt::format("a node left, {} remain", counted(now.nodes, "node"))};
+        return {Action::kRestart, false, fmt::format("a node left, the job has {}", counted(now.nodes, "node"))};
       }
       return {Action::kGiveUp, false,
-              fmt::format("a node left, {} remain, and the job needs {}", counted(now.nodes, "node"), now.min_nodes)};
+              fmt::format("a node left, the job has {}, and needs {}", counted(now.nodes, "node"), now.min_nodes)};
     case Cause::kNodeJoined:
       if (now.seated < now.max_nodes) return {Action::kRestart, false, "a node joined"};
       return {Action::kWait, false, fmt::format("the job has all of its {}", counted(now.seated, "node"))};

@@ -28,6 +28,7 @@
 #include "launch/program.h"
 #include "launch/signal_watch.h"
 #include "launch/signals.h"
+#include "launch/tail.h"
 #include "launch/worker_environment.h"
 #include "launch/worker_stream.h"
 #include "lockstep/base/environment.h"
@@ -124,7 +125,7 @@ class HostsJob {
  private:
   Status open_meeting();
   Result<Command> command_for(std::size_t number);
-  Status add_stream(Console& console, int& fd);
+  Status add_stream(Console& console, int& fd, Tail* tail = nullptr);
   Status step(ProcessTree& tree);
   void take_exit(const Exit& exit);
   void take_signal(ProcessTree& tree);
@@ -148,6 +149,8 @@ class HostsJob {
   int signal_ = 0;
   bool over_ = false;
   bool went_well_ = false;
+  Tail said_;               // the end of what all launchers have written to stderr
+  std::string unsaid_end_;  // how the first launcher that failed has ended; empty: none has, or its end was told
   std::optional<Deadline> kill_at_;
 };
 
@@ -173,7 +176,7 @@ Status HostsJob::open_meeting() {
   return announce_job(*store_, run_id_);
 }
 
-Status HostsJob::add_stream(Console& console, int& fd) {
+Status HostsJob::add_stream(Console& console, int& fd, Tail* tail) {
   std::array<int, 2> ends{-1, -1};
   if (pipe2(ends.data(), O_CLOEXEC) != 0)
     return Status::from_errno("cannot make a pipe for a launcher's output", errno);
@@ -181,6 +184,7 @@ Status HostsJob::add_stream(Console& console, int& fd) {
   launchers_ends_.emplace_back(ends[1]);
   WorkerStream::Settings settings;
   settings.console = &console;
+  settings.tail = tail;
   streams_.push_back(std::make_unique<WorkerStream>(Fd(ends[0]), nullptr, std::move(settings)));
   return {};
 }
@@ -194,7 +198,7 @@ Result<Command> HostsJob::command_for(std::size_t number) {
   command.stdin_fd = key.get();
   launchers_ends_.push_back(std::move(key));
   LOCKSTEP_RETURN_IF_ERROR(add_stream(consoles_.out(), command.stdout_fd));
-  LOCKSTEP_RETURN_IF_ERROR(add_stream(consoles_.err(), command.stderr_fd));
+  LOCKSTEP_RETURN_IF_ERROR(add_stream(consoles_.err(), command.stderr_fd, &said_));
   LOCKSTEP_ASSIGN_OR_RETURN(command.arguments, command_words(options_, self_, server_->endpoint().text(), number));
   command.executable = self_;
   if (is_this_machine(options_.hosts[number].name)) return command;
@@ -227,7 +231,10 @@ Result<int> HostsJob::run() {
     if (stream->open()) stream->finish();
   }
   if (signal_ != 0) return 128 + signal_;
-  return went_well_ ? 0 : code_;
+  if (went_well_) return 0;
+  // Another command than ssh may fail without a word.
+  if (!unsaid_end_.empty() && said_.lines().empty()) consoles_.err().say("lockstep: " + unsaid_end_);
+  return code_;
 }
 
 Status HostsJob::step(ProcessTree& tree) {
@@ -269,7 +276,9 @@ void HostsJob::take_exit(const Exit& exit) {
   // unless this is the one that has ended.
   const bool ends = alive_ < options_.min_nodes;
   const bool silent = exit.signal != 0 || exit.code == kSshFailed || exit.code == 126 || exit.code == 127;
-  if (silent && (!ends || exit.index == 0)) consoles_.err().say("lockstep: " + what);
+  const bool tells = silent && (!ends || exit.index == 0);
+  if (tells) consoles_.err().say("lockstep: " + what);
+  if (code_ == 0 && !tells) unsaid_end_ = what;
   code_ = exit_code_of(exit);
   over_ = ends;
   if (ends) end_job(code_, what);

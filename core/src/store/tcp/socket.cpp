@@ -84,6 +84,17 @@ bool connected_to_itself(int fd) {
   return mine_bytes == their_bytes && std::memcmp(&mine, &theirs, mine_bytes) == 0;
 }
 
+Result<Endpoint> in_numbers(const sockaddr* address, socklen_t bytes) {
+  // With the interface of a link-local address ("fe80::1%eth0").
+  std::array<char, NI_MAXHOST> host{};
+  std::array<char, NI_MAXSERV> port{};
+  const int error = ::getnameinfo(address, bytes, host.data(), host.size(), port.data(), port.size(),
+                                  NI_NUMERICHOST | NI_NUMERICSERV);
+  if (error != 0) return Status(ErrorCode::kInvalidArgument, "expected an IPv4 or IPv6 socket");
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto number, parse_port(port.data(), "a socket's port"));
+  return Endpoint{host.data(), number};
+}
+
 Result<Fd> connect_address(const addrinfo& address, Deadline deadline) {
   Fd fd = open_socket(address);
   if (!fd.valid()) return Status::from_errno("cannot make a socket", errno);
@@ -94,7 +105,13 @@ Result<Fd> connect_address(const addrinfo& address, Deadline deadline) {
     ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &bytes);
   }
   if (error == 0 && connected_to_itself(fd.get())) error = ECONNREFUSED;
-  if (error != 0) return Status(ErrorCode::kUnavailable, std::strerror(error));
+  if (error != 0) {
+    const auto place = in_numbers(address.ai_addr, address.ai_addrlen);
+    const bool no_loopback = error == ENETUNREACH && place.ok() && is_loopback(place.value());
+    return Status(ErrorCode::kUnavailable,
+                  fmt::format("{}{}", std::strerror(error),
+                              no_loopback ? ": the loopback interface is down (ip link set lo up brings it up)" : ""));
+  }
   tune(fd.get());
   return fd;
 }
@@ -116,17 +133,6 @@ Fd listen_address(const addrinfo& address, int& error) {
     std::this_thread::sleep_for(std::chrono::microseconds(std::random_device()() % 5000));
   }
   return {};
-}
-
-Result<Endpoint> in_numbers(const sockaddr* address, socklen_t bytes) {
-  // With the interface of a link-local address ("fe80::1%eth0").
-  std::array<char, NI_MAXHOST> host{};
-  std::array<char, NI_MAXSERV> port{};
-  const int error = ::getnameinfo(address, bytes, host.data(), host.size(), port.data(), port.size(),
-                                  NI_NUMERICHOST | NI_NUMERICSERV);
-  if (error != 0) return Status(ErrorCode::kInvalidArgument, "expected an IPv4 or IPv6 socket");
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto number, parse_port(port.data(), "a socket's port"));
-  return Endpoint{host.data(), number};
 }
 
 // `which`: getsockname or getpeername.
