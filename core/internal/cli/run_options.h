@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "launch/agent.h"
+#include "launch/job/agent.h"
 #include "launch/nodes/hosts_job.h"
 #include "lockstep/base/status.h"
 #include "lockstep/options/table.h"

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "launch/slurm.h"
+#include "launch/world/slurm.h"
 #include "lockstep/launch/world.h"
 #include "lockstep/store/endpoint.h"
 
