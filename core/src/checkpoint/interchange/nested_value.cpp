@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "damaged.h"
+#include "checkpoint/file/damaged.h"
 
 namespace lockstep::checkpoint {
 namespace {

@@ -6,15 +6,15 @@
 #include <string_view>
 
 #include "base/printable.h"
+#include "checkpoint/file/error_context.h"
+#include "checkpoint/file/tensor_rules.h"
 #include "checkpoint/python/pickle_writer.h"
 #include "checkpoint/python/zip_writer.h"
+#include "checkpoint/state/foreign_value.h"
 #include "dtype_names.h"
-#include "error_context.h"
-#include "foreign_value.h"
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/checkpoint/torch_file.h"
 #include "shared_storages.h"
-#include "tensor_rules.h"
 
 namespace lockstep::checkpoint {
 namespace {

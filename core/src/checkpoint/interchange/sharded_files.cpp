@@ -8,16 +8,15 @@
 #include <utility>
 
 #include "base/printable.h"
-#include "checkpoint/python/file_bytes.h"
-#include "damaged.h"
-#include "error_context.h"
-#include "file_kind.h"
+#include "checkpoint/file/damaged.h"
+#include "checkpoint/file/error_context.h"
+#include "checkpoint/file/file_bytes.h"
+#include "checkpoint/file/file_kind.h"
 
 namespace lockstep::checkpoint {
 namespace {
 
 constexpr std::uint64_t kMostIndexBytes = 100'000'000;  // as headers of safetensors files
-constexpr std::size_t kShownName = 100;
 
 // The names of the tensors of each file. Keeps "weight_map" alone of {"metadata": {...}, "weight_map": {NAME: FILE}},
 // so that nothing in the file is nested in memory.
@@ -49,7 +48,7 @@ class IndexReader final : public nlohmann::json_sax<nlohmann::json> {
     damaged(fmt::format("the index is no JSON object (at its byte {})", position));
   }
 
-  static std::string shown(std::string_view name) { return printable(name.substr(0, kShownName)); }
+  static std::string shown(std::string_view name) { return printable(name.substr(0, kShown)); }
 
  private:
   bool in_map() const { return depth_ == 2 && part_ == "weight_map"; }
@@ -66,6 +65,8 @@ class IndexReader final : public nlohmann::json_sax<nlohmann::json> {
     --depth_;
     return true;
   }
+
+  static constexpr std::size_t kShown = 100;  // characters of a name
 
   std::size_t depth_ = 0;
   std::string part_;  // key of the outer object

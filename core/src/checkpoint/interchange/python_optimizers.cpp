@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/printable.h"
-#include "file_kind.h"
+#include "checkpoint/file/file_kind.h"
 #include "lockstep/checkpoint/errors.h"
 
 namespace lockstep::checkpoint {

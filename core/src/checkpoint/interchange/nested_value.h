@@ -11,7 +11,7 @@
 #include <variant>
 #include <vector>
 
-#include "dict_growth.h"
+#include "checkpoint/state/dict_growth.h"
 
 namespace lockstep::checkpoint {
 

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "base/number_text.h"
-#include "error_context.h"
+#include "checkpoint/file/error_context.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "text_of.h"
 #include "value_text.h"

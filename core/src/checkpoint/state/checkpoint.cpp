@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include "base/number_text.h"
-#include "checkpoint/optimizer_state.h"
-#include "error_context.h"
+#include "checkpoint/file/error_context.h"
+#include "checkpoint/file/tensor_rules.h"
+#include "checkpoint/state/optimizer_state.h"
 #include "generator_states.h"
 #include "model_state.h"
 #include "own_values.h"
 #include "scheduler_state.h"
-#include "tensor_rules.h"
 #include "value_text.h"
 
 namespace lockstep::checkpoint {

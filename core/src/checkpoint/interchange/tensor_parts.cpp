@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "damaged.h"
+#include "checkpoint/file/damaged.h"
 #include "dtype_names.h"
 #include "lockstep/checkpoint/errors.h"
 

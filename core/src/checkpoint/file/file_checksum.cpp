@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "checkpoint/python/crc32.h"
+#include "crc32.h"
 
 namespace lockstep::checkpoint {
 

@@ -1,4 +1,4 @@
-#include "checkpoint/optimizer_state.h"
+#include "checkpoint/state/optimizer_state.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "base/number_text.h"
+#include "checkpoint/file/tensor_rules.h"
 #include "lockstep/checkpoint/errors.h"
 #include "optimizer_fields.h"
-#include "tensor_rules.h"
 #include "text_of.h"
 
 namespace lockstep::checkpoint {

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "base/thread.h"
+#include "checkpoint/file/sha256.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/mutex.h"
-#include "sha256.h"
 
 namespace lockstep::checkpoint {
 namespace {

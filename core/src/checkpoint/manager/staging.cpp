@@ -8,10 +8,10 @@
 #include <utility>
 
 #include "base/arithmetic.h"
-#include "error_context.h"
+#include "checkpoint/file/error_context.h"
+#include "checkpoint/file/tensor_rules.h"
 #include "lockstep/checkpoint/errors.h"
 #include "parallel_copy.h"
-#include "tensor_rules.h"
 
 namespace lockstep::checkpoint {
 namespace {

@@ -15,13 +15,13 @@
 #include <utility>
 
 #include "base/number_text.h"
-#include "error_context.h"
-#include "file_kind.h"
+#include "checkpoint/file/error_context.h"
+#include "checkpoint/file/file_kind.h"
+#include "checkpoint/state/text_of.h"
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/log.h"
 #include "saving.h"
 #include "staging.h"
-#include "text_of.h"
 #include "writer_lock.h"
 
 namespace lockstep::checkpoint {

@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "base/printable.h"
+#include "checkpoint/file/damaged.h"
+#include "checkpoint/file/error_context.h"
+#include "checkpoint/file/file_kind.h"
 #include "checkpoint/python/dcp_metadata.h"
-#include "damaged.h"
+#include "checkpoint/state/foreign_value.h"
 #include "dtype_names.h"
-#include "error_context.h"
-#include "file_kind.h"
-#include "foreign_value.h"
 #include "nested_value.h"
 #include "torch_bytes.h"
 

@@ -6,7 +6,7 @@
 
 #include <filesystem>
 
-#include "checkpoint/python/file_bytes.h"
+#include "checkpoint/file/file_bytes.h"
 #include "checkpoint/python/read_allowance.h"
 #include "value_builder.h"
 

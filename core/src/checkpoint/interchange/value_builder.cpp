@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "base/printable.h"
-#include "damaged.h"
-#include "dict_growth.h"
+#include "checkpoint/file/damaged.h"
+#include "checkpoint/state/dict_growth.h"
+#include "checkpoint/state/foreign_value.h"
 #include "dtype_names.h"
-#include "foreign_value.h"
 #include "lockstep/checkpoint/errors.h"
 
 namespace lockstep::checkpoint {

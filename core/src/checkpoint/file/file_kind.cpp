@@ -11,7 +11,7 @@
 
 #include "base/number_text.h"
 #include "base/printable.h"
-#include "checkpoint/python/file_bytes.h"
+#include "file_bytes.h"
 #include "lockstep/checkpoint/errors.h"
 
 namespace lockstep::checkpoint {

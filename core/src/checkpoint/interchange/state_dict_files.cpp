@@ -5,17 +5,17 @@
 #include <utility>
 #include <vector>
 
-#include "damaged.h"
-#include "dict_growth.h"
-#include "error_context.h"
-#include "file_kind.h"
-#include "foreign_value.h"
+#include "checkpoint/file/damaged.h"
+#include "checkpoint/file/error_context.h"
+#include "checkpoint/file/file_kind.h"
+#include "checkpoint/file/state_tensor_file.h"
+#include "checkpoint/state/dict_growth.h"
+#include "checkpoint/state/foreign_value.h"
 #include "lockstep/checkpoint/distributed_checkpoint.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/tensor_file.h"
 #include "lockstep/checkpoint/torch_file.h"
 #include "sharded_files.h"
-#include "state_tensor_file.h"
 #include "torch_bytes.h"
 
 namespace lockstep::checkpoint {

@@ -10,12 +10,12 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/file/damaged.h"
+#include "checkpoint/file/error_context.h"
+#include "checkpoint/file/file_kind.h"
 #include "checkpoint/python/pickle_reader.h"
 #include "checkpoint/python/zip_reader.h"
-#include "damaged.h"
-#include "error_context.h"
-#include "file_kind.h"
-#include "foreign_value.h"
+#include "checkpoint/state/foreign_value.h"
 #include "lockstep/checkpoint/torch_file.h"
 #include "torch_bytes.h"
 #include "value_builder.h"

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "base/printable.h"
-#include "error_context.h"
-#include "file_kind.h"
-#include "tensor_rules.h"
+#include "checkpoint/file/error_context.h"
+#include "checkpoint/file/file_kind.h"
+#include "checkpoint/file/tensor_rules.h"
 
 namespace lockstep::checkpoint {
 namespace {

@@ -15,16 +15,16 @@
 
 #include "base/number_text.h"
 #include "base/printable.h"
-#include "checkpoint/optimizer_state.h"
-#include "dict_growth.h"
+#include "checkpoint/file/error_context.h"
+#include "checkpoint/state/dict_growth.h"
+#include "checkpoint/state/optimizer_fields.h"
+#include "checkpoint/state/optimizer_state.h"
+#include "checkpoint/state/text_of.h"
+#include "checkpoint/state/value_text.h"
 #include "dtype_names.h"
-#include "error_context.h"
 #include "lockstep/checkpoint/errors.h"
 #include "lockstep/checkpoint/state_dict.h"
-#include "optimizer_fields.h"
 #include "python_optimizers.h"
-#include "text_of.h"
-#include "value_text.h"
 
 namespace lockstep::checkpoint {
 namespace {
