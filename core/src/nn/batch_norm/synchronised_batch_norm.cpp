@@ -5,7 +5,7 @@
 #include <optional>
 #include <utility>
 
-#include "c10d/own_group.h"
+#include "c10d/world/own_group.h"
 #include "channel_arithmetic.h"
 #include "nn/backend.h"
 #include "nn/owed_meeting.h"

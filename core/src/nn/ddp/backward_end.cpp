@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "backward_pass.h"
-#include "c10d/engine_of.h"
+#include "c10d/world/engine_of.h"
 #include "lockstep/c10d/process_group_lockstep.h"
 #include "nn/same_on_all_ranks.h"
 #include "nn/sparse_mean.h"

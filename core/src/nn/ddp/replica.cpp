@@ -8,7 +8,7 @@
 #include <exception>
 #include <unordered_set>
 
-#include "c10d/own_group.h"
+#include "c10d/world/own_group.h"
 #include "module_state.h"
 #include "nn/backend.h"
 #include "nn/batch_norm/synchronised_batch_norm.h"

@@ -4,7 +4,7 @@
 
 #include <unordered_set>
 
-#include "c10d/target.h"
+#include "c10d/world/target.h"
 #include "lockstep/c10d/collectives.h"
 #include "nn/check_parameter.h"
 #include "nn/flat_mean.h"

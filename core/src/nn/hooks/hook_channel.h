@@ -6,7 +6,7 @@
 #include <functional>
 #include <utility>
 
-#include "c10d/own_group.h"
+#include "c10d/world/own_group.h"
 #include "lockstep/nn/comm_hook.h"
 #include "nn/backend.h"
 

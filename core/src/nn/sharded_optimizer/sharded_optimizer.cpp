@@ -7,9 +7,9 @@
 #include <typeinfo>
 #include <unordered_set>
 
-#include "c10d/engine_of.h"
-#include "c10d/own_group.h"
-#include "c10d/target.h"
+#include "c10d/backend/group_errors.h"
+#include "c10d/world/engine_of.h"
+#include "c10d/world/own_group.h"
 #include "lockstep/nn/fused_step.h"
 #include "nn/same_on_all_ranks.h"
 #include "shard_plan.h"
