@@ -2,12 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <map>
+#include <string>
+#include <string_view>
+
 #include "base/number_text.h"
 #include "checkpoint/file/error_context.h"
 #include "checkpoint/file/tensor_rules.h"
 #include "checkpoint/state/optimizer_state.h"
 #include "generator_states.h"
-#include "model_state.h"
+#include "lockstep/checkpoint/state_dict.h"
 #include "own_values.h"
 #include "scheduler_state.h"
 #include "value_text.h"
@@ -18,6 +22,8 @@ namespace {
 // "tensors.ema." is in front of the names of a program's own tensors; "tensors.ema" in the metadata says that "ema" is
 // such a name.
 constexpr std::string_view kTensors = "tensors.";
+// In front of the names of a model's tensors.
+constexpr std::string_view kModel = "model.";
 
 std::string prefix_of(std::string_view name) {
   return fmt::format("{}{}.", kTensors, name);
@@ -41,12 +47,18 @@ void Checkpoint::require_no_other(const void* added, const void* now, const char
 
 void Checkpoint::add_model(const torch::nn::Module& model) {
   require_no_other(added_.model, &model, "model");
-  checkpoint::add_model(file_, model);
+  const StateDict state = state_dict(model);
+  std::erase_if(file_.tensors, [](const auto& entry) { return entry.first.starts_with(kModel); });
+  for (const auto& entry : state) file_.tensors[std::string(kModel) + entry.key()] = *entry;
   added_.model = &model;  // an error before has added nothing
 }
 
 void Checkpoint::restore_model(torch::nn::Module& model) const {
-  in_context(origin_, [&] { checkpoint::restore_model(file_, model); });
+  StateDict saved;
+  for (const auto& [name, tensor] : file_.tensors) {
+    if (name.starts_with(kModel)) saved.insert(name.substr(kModel.size()), tensor);
+  }
+  in_context(origin_, [&] { load_state_dict(model, saved); });
 }
 
 void Checkpoint::add_optimizer(const torch::optim::Optimizer& optimizer) {
