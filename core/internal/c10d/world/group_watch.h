@@ -1,4 +1,5 @@
-// Tells other layers that a group was left, so that what outlives the group drops its handle. Defined in world.cpp.
+// Tells other layers that a group was left, so that what outlives the group drops its handle. Defined in
+// world_state.cpp.
 #pragma once
 
 #include "lockstep/c10d/process_groups.h"

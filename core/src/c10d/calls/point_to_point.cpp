@@ -5,7 +5,7 @@
 
 #include "c10d/backend/call_checks.h"
 #include "c10d/world/target.h"
-#include "c10d/world/world.h"
+#include "c10d/world/world_state.h"
 #include "lockstep/c10d/collectives.h"
 #include "lockstep/c10d/group_backend.h"
 
@@ -27,7 +27,7 @@ struct PreparedMessage {
 void check_foreign(const PreparedMessage& prepared, const char* operation) {
   const Target& target = prepared.target;
   const Message& message = prepared.message;
-  const World::Members members = World::of_process().members(target.group);
+  const WorldState::Members members = WorldState::of_process().members(target.group);
   const std::string who = describe_member(members.rank, members.name, members.ranks);
   const CallChecks checks(who, operation, static_cast<int>(members.ranks.size()));
   checks.check_tag(message.tag);

@@ -10,7 +10,7 @@
 
 #include "c10d/backend/group_errors.h"
 #include "c10d/world/target.h"
-#include "c10d/world/world.h"
+#include "c10d/world/world_state.h"
 #include "engine/core/failure.h"
 #include "engine/core/group_registry.h"
 #include "lockstep/c10d/collectives.h"
@@ -22,7 +22,7 @@ namespace lockstep {
 namespace {
 
 ProcessGroup group_or_default(const ProcessGroup& group, const char* what) {
-  ProcessGroup world = World::of_process().default_group(what);
+  ProcessGroup world = WorldState::of_process().default_group(what);
   return group != nullptr ? group : world;
 }
 
@@ -38,7 +38,7 @@ std::vector<comm::Member> records_of(const std::vector<int>& ranks, const std::v
 }
 
 // Throws for backends that are unknown or lacking, for options of other backends, and for a wrong timeout.
-BackendChoice check_options(const World::Facts& facts, const GroupOptions& options, const char* caller) {
+BackendChoice check_options(const WorldState::Facts& facts, const GroupOptions& options, const char* caller) {
   check_timeout(options.timeout, caller);
   BackendChoice choice = options.backend.empty() ? facts.backends : parse_backends(options.backend, caller);
   check_backend_options(choice, options.backend_options, caller);
@@ -46,7 +46,7 @@ BackendChoice check_options(const World::Facts& facts, const GroupOptions& optio
 }
 
 // Members with different backends would wait for one another, each in its own.
-void check_same_backends(const World::Facts& facts, const World::Members& members, const std::string& key,
+void check_same_backends(const WorldState::Facts& facts, const WorldState::Members& members, const std::string& key,
                          const BackendChoice& choice, bool is_default, Deadline deadline, const char* caller) {
   if (members.ranks.size() == 1) return;
   const Status same = comm::check_same_choice(*facts.store, "backends/" + key, comm::Roster(members.ranks),
@@ -64,7 +64,7 @@ void check_same_backends(const World::Facts& facts, const World::Members& member
 }
 
 // This rank's call is wrong: tells the members that wait for it.
-void refuse_to_join(const World::Facts& facts, const World::Members& members, const std::string& key,
+void refuse_to_join(const WorldState::Facts& facts, const WorldState::Members& members, const std::string& key,
                     const std::exception& error) {
   const bool is_member = std::find(members.ranks.begin(), members.ranks.end(), facts.rank) != members.ranks.end();
   if (!is_member || members.ranks.size() == 1) return;
@@ -74,8 +74,8 @@ void refuse_to_join(const World::Facts& facts, const World::Members& members, co
 }
 
 // The store of the world, in which a wait for these ranks of the world fails once one of them is gone.
-std::shared_ptr<comm::Store> watched_store(const World::Facts& facts, const std::vector<int>& ranks) {
-  const ProcessGroup world = World::of_process().default_group("new_group");
+std::shared_ptr<comm::Store> watched_store(const WorldState::Facts& facts, const std::vector<int>& ranks) {
+  const ProcessGroup world = WorldState::of_process().default_group("new_group");
   std::shared_ptr<comm::Store> store = facts.store;
   std::set<const c10d::Backend*> seen;
   for (const at::Device& device : world->getDeviceTypes()) {
@@ -83,15 +83,15 @@ std::shared_ptr<comm::Store> watched_store(const World::Facts& facts, const std:
     const auto* const ours = dynamic_cast<const GroupBackend*>(backend.get());
     if (ours != nullptr && seen.insert(ours).second) store = ours->watched(std::move(store), ranks);
   }
-  return World::of_process().watched(std::move(store), ranks);
+  return WorldState::of_process().watched(std::move(store), ranks);
 }
 
 // `members.ranks` has the global ranks by group rank. `key` is the prefix of the group's keys in the store. No other
 // group of these members has the same.
-ProcessGroup make_group(World::Members members, const std::string& key, const GroupOptions& options,
+ProcessGroup make_group(WorldState::Members members, const std::string& key, const GroupOptions& options,
                         const char* caller) {
-  World& world = World::of_process();
-  const World::Facts facts = world.facts(caller);
+  WorldState& world = WorldState::of_process();
+  const WorldState::Facts facts = world.facts(caller);
   BackendChoice choice;
   try {
     choice = check_options(facts, options, caller);
@@ -105,7 +105,7 @@ ProcessGroup make_group(World::Members members, const std::string& key, const Gr
     members.rank = static_cast<int>(found - members.ranks.begin());
     const auto timeout = options.timeout > std::chrono::milliseconds::zero() ? options.timeout : facts.timeout;
     const Deadline deadline = Deadline::after(timeout);
-    World::Facts watching = facts;
+    WorldState::Facts watching = facts;
     watching.store = watched_store(facts, members.ranks);
     check_same_backends(watching, members, key, choice, options.backend.empty(), deadline, caller);
     // Joining gets the time that is left. Later operations get the whole timeout.
@@ -155,7 +155,7 @@ void check_lists(const std::vector<std::vector<int>>& lists, int world_size, con
 }  // namespace
 
 ProcessGroup default_group() {
-  return World::of_process().default_group("default_group");
+  return WorldState::of_process().default_group("default_group");
 }
 
 int get_rank(const ProcessGroup& group) {
@@ -187,7 +187,7 @@ int get_group_rank(const ProcessGroup& group, int global_rank) {
 }
 
 int get_global_rank(const ProcessGroup& group, int group_rank) {
-  const World::Members members = World::of_process().members(group_or_default(group, "get_global_rank"));
+  const WorldState::Members members = WorldState::of_process().members(group_or_default(group, "get_global_rank"));
   if (group_rank < 0 || group_rank >= static_cast<int>(members.ranks.size())) {
     throw ArgumentError(ErrorCode::kInvalidArgument, fmt::format("group rank {} is not in group '{}', 0 to {}",
                                                                  group_rank, members.name, members.ranks.size() - 1));
@@ -196,14 +196,14 @@ int get_global_rank(const ProcessGroup& group, int group_rank) {
 }
 
 std::vector<int> get_process_group_ranks(const ProcessGroup& group) {
-  return World::of_process().members(group_or_default(group, "get_process_group_ranks")).ranks;
+  return WorldState::of_process().members(group_or_default(group, "get_process_group_ranks")).ranks;
 }
 
 ProcessGroup new_group(std::span<const int> ranks, const GroupOptions& options) {
-  World& world = World::of_process();
-  World::Members members;
+  WorldState& world = WorldState::of_process();
+  WorldState::Members members;
   members.ranks.assign(ranks.begin(), ranks.end());
-  const World::Facts facts = world.facts("new_group");
+  const WorldState::Facts facts = world.facts("new_group");
   check_members(members.ranks, facts.world_size, "new_group");
   if (options.sort_ranks) std::sort(members.ranks.begin(), members.ranks.end());
   // Every member counts the groups of exactly these members, so all have the same number without communication.
@@ -223,8 +223,8 @@ ProcessGroup new_group(const GroupOptions& options) {
 
 ProcessGroup split_group(int color, int key, const ProcessGroup& parent, const GroupOptions& options) {
   const ProcessGroup whole = group_or_default(parent, "split_group");
-  World& world = World::of_process();
-  const World::Members of_parent = world.members(whole);
+  WorldState& world = WorldState::of_process();
+  const WorldState::Members of_parent = world.members(whole);
   const auto size = static_cast<int64_t>(of_parent.ranks.size());
   const at::Tensor all = gather_numbers(whole, {color, key}, "split_group");
 
@@ -234,7 +234,7 @@ ProcessGroup split_group(int color, int key, const ProcessGroup& parent, const G
     if (color >= 0 && table[rank][0] == color) order.emplace_back(table[rank][1], rank);
   }
   std::sort(order.begin(), order.end());
-  World::Members members;
+  WorldState::Members members;
   for (const auto& [member_key, rank] : order) members.ranks.push_back(of_parent.ranks[rank]);
   const std::string parent_text = fmt::format("{}{{{}}}", of_parent.name, ranks_text(of_parent.ranks));
   const std::string text = fmt::format("{}/split{}", parent_text, world.count("split of " + parent_text));
@@ -243,7 +243,7 @@ ProcessGroup split_group(int color, int key, const ProcessGroup& parent, const G
 }
 
 ProcessGroup new_subgroups(int group_size, const GroupOptions& options, const ProcessGroup& parent) {
-  const std::vector<int> ranks = World::of_process().members(group_or_default(parent, "new_subgroups")).ranks;
+  const std::vector<int> ranks = WorldState::of_process().members(group_or_default(parent, "new_subgroups")).ranks;
   if (group_size < 1 || ranks.size() % static_cast<std::size_t>(group_size) != 0) {
     throw ArgumentError(ErrorCode::kInvalidArgument,
                         fmt::format("new_subgroups: groups of {} ranks do not divide {} of {}", group_size,
@@ -259,7 +259,7 @@ ProcessGroup new_subgroups(int group_size, const GroupOptions& options, const Pr
 ProcessGroup new_subgroups_by_enumeration(const std::vector<std::vector<int>>& ranks_per_subgroup,
                                           const GroupOptions& options) {
   constexpr const char* kCaller = "new_subgroups_by_enumeration";
-  const World::Facts facts = World::of_process().facts(kCaller);
+  const WorldState::Facts facts = WorldState::of_process().facts(kCaller);
   check_lists(ranks_per_subgroup, facts.world_size, kCaller);
   for (const std::vector<int>& ranks : ranks_per_subgroup) {
     if (std::find(ranks.begin(), ranks.end(), facts.rank) != ranks.end()) return new_group(ranks, options);

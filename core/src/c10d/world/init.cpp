@@ -8,7 +8,7 @@
 
 #include "c10d/backend/group_errors.h"
 #include "c10d/world/engine_of.h"
-#include "c10d/world/world.h"
+#include "c10d/world/world_state.h"
 #include "launch/job/first_failure.h"
 #include "launch/world/slurm.h"
 #include "lockstep/base/log.h"
@@ -154,18 +154,18 @@ void open_world(const BackendChoice& backends, const InitOptions& options, const
                 std::optional<launch::World> place, Deadline deadline) {
   if (!place) place = world_in_environment(met.rank, met.world_size);
   if (!place) place = world_among(met.members, met.rank);
-  World::Members members{met.rank, std::vector<int>(met.world_size),
-                         options.group_name.empty() ? "world" : options.group_name};
+  WorldState::Members members{met.rank, std::vector<int>(met.world_size),
+                              options.group_name.empty() ? "world" : options.group_name};
   std::iota(members.ranks.begin(), members.ranks.end(), 0);
   const BackendRequest request{
       met.store,         members.name,           met.rank, members.ranks, met.members, deadline.remaining_ms(),
       place->local_rank, options.backend_options};
   const auto made = make_backends(backends, request);
   for (const DeviceBackend& one : made) one.backend->setTimeout(options.timeout);
-  World::Facts facts{met.store, met.rank, met.world_size, *place, nullptr, options.timeout, backends};
+  WorldState::Facts facts{met.store, met.rank, met.world_size, *place, nullptr, options.timeout, backends};
   facts.members = std::make_shared<const std::vector<comm::Member>>(met.members);
   facts.device = choose_device(backends, place->local_rank);
-  World::of_process().open(make_handle(members, met.store, made), members, facts, met);
+  WorldState::of_process().open(make_handle(members, met.store, made), members, facts, met);
 }
 
 }  // namespace
@@ -194,7 +194,7 @@ void init_process_group(std::string_view backend, const InitOptions& options) {
 }
 
 void destroy_process_group(const ProcessGroup& group) {
-  World& world = World::of_process();
+  WorldState& world = WorldState::of_process();
   if (!world.is_open()) return;
   if (group != nullptr && group != world.default_group("destroy_process_group")) {
     world.remove(group);
@@ -205,7 +205,7 @@ void destroy_process_group(const ProcessGroup& group) {
 
 void abort_process_group(const std::string& reason, const ProcessGroup& group) {
   const ProcessGroup target = group != nullptr ? group : default_group();
-  std::vector<ProcessGroup> all = World::of_process().own_groups(target);
+  std::vector<ProcessGroup> all = WorldState::of_process().own_groups(target);
   all.push_back(target);
   for (const ProcessGroup& one : all) {
     for (const auto& device : one->getDeviceTypes()) {
@@ -219,13 +219,13 @@ void abort_process_group(const std::string& reason, const ProcessGroup& group) {
 }
 
 bool is_initialized() {
-  return World::of_process().is_open();
+  return WorldState::of_process().is_open();
 }
 int get_local_rank() {
-  return World::of_process().facts("get_local_rank").place.local_rank;
+  return WorldState::of_process().facts("get_local_rank").place.local_rank;
 }
 at::Device local_device() {
-  const World& world = World::of_process();
+  const WorldState& world = WorldState::of_process();
   return world.is_open() ? world.facts("local_device").device : at::Device(at::kCPU);
 }
 
@@ -242,7 +242,7 @@ ProcessGroupGuard::~ProcessGroupGuard() {
     if (std::uncaught_exceptions() > exceptions_at_start_ && is_initialized()) {
       // An exception that follows from another rank's failure is not the first failure. If the claim fails, the
       // launcher's report may name another rank; nothing else depends on it.
-      if (!World::of_process().has_failed()) static_cast<void>(launch::claim_first_failure(rank_));
+      if (!WorldState::of_process().has_failed()) static_cast<void>(launch::claim_first_failure(rank_));
       abort_process_group(fmt::format("rank {} left by an exception of its own; its output says which", rank_));
     }
     destroy_process_group();

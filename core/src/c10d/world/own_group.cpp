@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "c10d/world/group_watch.h"
-#include "c10d/world/world.h"
+#include "c10d/world/world_state.h"
 #include "lockstep/base/fork.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/c10d/group_backend.h"
@@ -81,13 +81,13 @@ class Shared {
 }  // namespace
 
 ProcessGroup own_group(const ProcessGroup& group, c10::DeviceType device, const std::string& user) {
-  World& world = World::of_process();
+  WorldState& world = WorldState::of_process();
   const ProcessGroup whole = group != nullptr ? group : world.default_group("own_group");
   if (whole->getSize() == 1 || world.is_own(whole)) return group;
   const auto backend = whole->getBackend(device);
   auto* const ours = dynamic_cast<GroupBackend*>(backend.get());
   if (ours == nullptr) return group;
-  World::Members members = world.members(whole);
+  WorldState::Members members = world.members(whole);
   members.name = fmt::format("{} ({})", members.name, user);
   const auto twin = ours->make_twin(members.name);
   std::vector<DeviceBackend> backends;
@@ -103,7 +103,7 @@ ProcessGroup own_group(const ProcessGroup& group, c10::DeviceType device, const 
 }
 
 void keep_own_group(const ProcessGroup& own) {
-  World& world = World::of_process();
+  WorldState& world = WorldState::of_process();
   if (own != nullptr && world.is_own(own)) world.keep(own);
 }
 

@@ -8,7 +8,7 @@
 #include "c10d/backend/group_errors.h"
 #include "c10d/world/backends.h"
 #include "c10d/world/engine_of.h"
-#include "c10d/world/world.h"
+#include "c10d/world/world_state.h"
 #include "lockstep/c10d/collectives.h"
 
 namespace lockstep {
@@ -21,17 +21,17 @@ namespace {
   throw ArgumentError(
       ErrorCode::kUnsupported,
       fmt::format("{}: group '{}' has no backend for tensors on {}; it has {} for {}: copy them there with .to()",
-                  operation, World::of_process().members(group).name, device_name(device), get_backend(group),
+                  operation, WorldState::of_process().members(group).name, device_name(device), get_backend(group),
                   fmt::join(served, " and ")));
 }
 
 // The target without its backend.
 Target find_group(const ProcessGroup& group, const char* operation) {
-  const ProcessGroup world = World::of_process().default_group(operation);
+  const ProcessGroup world = WorldState::of_process().default_group(operation);
   const bool is_world = group == nullptr || group == world;
   Target target{is_world ? world : group, nullptr, c10::DeviceType::CPU, is_world};
   if (target.group->hasBackends()) return target;
-  const World::Members members = World::of_process().members(target.group);
+  const WorldState::Members members = WorldState::of_process().members(target.group);
   throw ArgumentError(ErrorCode::kInvalidArgument,
                       fmt::format("{}: rank {} of the world is no member of group '{}' (ranks {})", operation,
                                   get_rank(), members.name, ranks_text(members.ranks)));
@@ -54,7 +54,7 @@ int Target::group_rank(int rank, const char* operation) const {
 }
 
 int group_rank_of(const ProcessGroup& group, int rank, const char* operation) {
-  const World::Members members = World::of_process().members(group);
+  const WorldState::Members members = WorldState::of_process().members(group);
   const auto found = std::find(members.ranks.begin(), members.ranks.end(), rank);
   if (found != members.ranks.end()) return static_cast<int>(found - members.ranks.begin());
   throw ArgumentError(
@@ -100,7 +100,7 @@ at::Tensor gather_numbers(const ProcessGroup& group, const std::vector<std::int6
 }
 
 bool tell_other_ranks(const ProcessGroup& group, const std::exception& error) {
-  World& world = World::of_process();
+  WorldState& world = WorldState::of_process();
   if (!world.is_open()) return true;
   const ProcessGroup target = group != nullptr ? group : world.default_group("");
   if (!target->hasBackends()) return true;

@@ -1,4 +1,4 @@
-#include "c10d/world/world.h"
+#include "c10d/world/world_state.h"
 
 #include <fmt/format.h>
 
@@ -93,17 +93,17 @@ void watch_groups(void (*left)(const ProcessGroup& group)) {
   if (std::find(all.functions.begin(), all.functions.end(), left) == all.functions.end()) all.functions.push_back(left);
 }
 
-World& World::of_process() {
-  static constinit OfProcess<World> world;
+WorldState& WorldState::of_process() {
+  static constinit OfProcess<WorldState> world;
   return world.get();
 }
 
-bool World::is_open() const {
+bool WorldState::is_open() const {
   MutexLock lock(mutex_);
   return default_ != nullptr;
 }
 
-void World::open(const ProcessGroup& group, Members members, const Facts& facts, comm::Rendezvous rendezvous) {
+void WorldState::open(const ProcessGroup& group, Members members, const Facts& facts, comm::Rendezvous rendezvous) {
   log::set_rank(facts.rank);
   remember_rank(facts.rank);
   launch::set_joined_world(facts.place);
@@ -116,7 +116,7 @@ void World::open(const ProcessGroup& group, Members members, const Facts& facts,
   add(group, std::move(members));
 }
 
-void World::close(std::chrono::milliseconds wait) {
+void WorldState::close(std::chrono::milliseconds wait) {
   std::vector<ProcessGroup> groups;
   std::vector<ProcessGroup> kept;  // freed without the lock
   std::optional<comm::Rendezvous> rendezvous;
@@ -141,7 +141,7 @@ void World::close(std::chrono::milliseconds wait) {
   if (rendezvous) static_cast<void>(rendezvous->release(wait));
 }
 
-std::vector<ProcessGroup> World::living_groups() const {
+std::vector<ProcessGroup> WorldState::living_groups() const {
   std::vector<ProcessGroup> groups;
   for (const auto& [key, entry] : groups_) {
     if (entry.left) continue;
@@ -150,7 +150,7 @@ std::vector<ProcessGroup> World::living_groups() const {
   return groups;
 }
 
-bool World::has_failed() const {
+bool WorldState::has_failed() const {
   std::vector<ProcessGroup> groups;
   {
     MutexLock lock(mutex_);
@@ -164,26 +164,26 @@ bool World::has_failed() const {
   return false;
 }
 
-ProcessGroup World::default_group(const char* what) const {
+ProcessGroup WorldState::default_group(const char* what) const {
   MutexLock lock(mutex_);
   if (default_ == nullptr) throw_not_initialised(what);
   return default_;
 }
 
-World::Facts World::facts(const char* what) const {
+WorldState::Facts WorldState::facts(const char* what) const {
   MutexLock lock(mutex_);
   if (default_ == nullptr) throw_not_initialised(what);
   return facts_;
 }
 
-void World::add(const ProcessGroup& group, Members members, const ProcessGroup& of) {
+void WorldState::add(const ProcessGroup& group, Members members, const ProcessGroup& of) {
   MutexLock lock(mutex_);
   std::erase_if(groups_, [](const auto& item) { return item.second.group.expired(); });
   groups_.insert_or_assign(group.get(),
                            Entry{c10::weak_intrusive_ptr<c10d::ProcessGroup>(group), std::move(members), of.get()});
 }
 
-void World::remove(const ProcessGroup& group) {
+void WorldState::remove(const ProcessGroup& group) {
   std::vector<ProcessGroup> left = own_groups(group);
   left.push_back(group);
   for (const ProcessGroup& one : left) one->shutdown();
@@ -197,18 +197,18 @@ void World::remove(const ProcessGroup& group) {
   tell_watchers({group});
 }
 
-void World::keep(const ProcessGroup& own) {
+void WorldState::keep(const ProcessGroup& own) {
   MutexLock lock(mutex_);
   if (default_ != nullptr) kept_.push_back(own);
 }
 
-bool World::is_own(const ProcessGroup& group) const {
+bool WorldState::is_own(const ProcessGroup& group) const {
   MutexLock lock(mutex_);
   const auto found = groups_.find(group.get());
   return found != groups_.end() && found->second.of != nullptr && !found->second.group.expired();
 }
 
-std::vector<ProcessGroup> World::own_groups(const ProcessGroup& group) const {
+std::vector<ProcessGroup> WorldState::own_groups(const ProcessGroup& group) const {
   std::vector<ProcessGroup> own;
   MutexLock lock(mutex_);
   for (const auto& [key, entry] : groups_) {
@@ -218,7 +218,7 @@ std::vector<ProcessGroup> World::own_groups(const ProcessGroup& group) const {
   return own;
 }
 
-World::Members World::members(const ProcessGroup& group) const {
+WorldState::Members WorldState::members(const ProcessGroup& group) const {
   {
     MutexLock lock(mutex_);
     const auto found = groups_.find(group.get());
@@ -229,7 +229,7 @@ World::Members World::members(const ProcessGroup& group) const {
   return members;
 }
 
-std::shared_ptr<comm::Store> World::watched(std::shared_ptr<comm::Store> store, std::vector<int> ranks) const {
+std::shared_ptr<comm::Store> WorldState::watched(std::shared_ptr<comm::Store> store, std::vector<int> ranks) const {
   {
     MutexLock lock(mutex_);
     if (!rendezvous_ || !rendezvous_->sees_ends()) return store;
@@ -238,7 +238,7 @@ std::shared_ptr<comm::Store> World::watched(std::shared_ptr<comm::Store> store, 
   return make_watched_store(std::move(store), [this, ranks = std::move(ranks)] { return check_present(ranks); });
 }
 
-Status World::check_present(const std::vector<int>& ranks) const {
+Status WorldState::check_present(const std::vector<int>& ranks) const {
   std::optional<comm::Rendezvous> met;
   ProcessGroup world;
   {
@@ -260,12 +260,12 @@ Status World::check_present(const std::vector<int>& ranks) const {
                        fmt::format("rank {} (pid {} on {}) died or left the world", *lost, member.pid, member.host))};
 }
 
-int World::count(const std::string& key) {
+int WorldState::count(const std::string& key) {
   MutexLock lock(mutex_);
   return ++counts_[key];
 }
 
-ProcessGroup make_handle(const World::Members& members, const std::shared_ptr<comm::Store>& store,
+ProcessGroup make_handle(const WorldState::Members& members, const std::shared_ptr<comm::Store>& store,
                          const std::vector<DeviceBackend>& backends) {
   auto group = c10::make_intrusive<c10d::ProcessGroup>(c10::make_intrusive<StoreAdapter>(store), members.rank,
                                                        static_cast<int>(members.ranks.size()));

@@ -18,7 +18,7 @@
 
 namespace lockstep {
 
-class World {
+class WorldState {
  public:
   struct Facts {
     std::shared_ptr<comm::Store> store;
@@ -37,7 +37,7 @@ class World {
   };
 
   // Never destroyed: leaving the world at exit is the job of ProcessGroupGuard, not of static destructors.
-  static World& of_process();
+  static WorldState& of_process();
 
   bool is_open() const LOCKSTEP_EXCLUDES(mutex_);
   void open(const ProcessGroup& group, Members members, const Facts& facts, comm::Rendezvous rendezvous)
@@ -98,7 +98,7 @@ class World {
 };
 
 // A handle with these backends by device; without backends: the handle of a rank that is no member.
-ProcessGroup make_handle(const World::Members& members, const std::shared_ptr<comm::Store>& store,
+ProcessGroup make_handle(const WorldState::Members& members, const std::shared_ptr<comm::Store>& store,
                          const std::vector<DeviceBackend>& backends);
 
 }  // namespace lockstep
