@@ -91,7 +91,7 @@ std::string ShardedOptimizer::Impl::own_lines(const Groups& groups, const Optimi
   const torch::optim::Optimizer& optimizer = *inner;
   std::ostringstream text;
   text << "optimizer " << c10::demangle(typeid(optimizer).name()) << " on backend "
-       << nn_detail::Backend(options.process_group, device_of(groups)).name() << '\n'
+       << nn_detail::DeviceBackend(options.process_group, device_of(groups)).name() << '\n'
        << fmt::format("option bucket_cap_mb: {}\n", options.bucket_cap_mb);  // it decides how parameters are cut
   for (std::size_t group = 0; group < groups.size(); ++group) {
     const std::vector<torch::Tensor>& parameters = groups[group].params();
@@ -105,7 +105,7 @@ std::string ShardedOptimizer::Impl::own_lines(const Groups& groups, const Optimi
 
 void ShardedOptimizer::Impl::agree(const ProcessGroup& group, const std::function<std::string()>& lines) {
   // Where parameters are is not known yet.
-  nn_detail::check_same_lines(nn_detail::Backend::for_host_data(group, local_device()), lines,
+  nn_detail::check_same_lines(nn_detail::DeviceBackend::for_host_data(group, local_device()), lines,
                               "ZeroRedundancyOptimizer needs the same parameters in the same groups");
 }
 

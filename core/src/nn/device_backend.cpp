@@ -1,4 +1,4 @@
-#include "nn/backend.h"
+#include "nn/device_backend.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -24,13 +24,13 @@ ProcessGroup as_member(const ProcessGroup& group) {
 
 }  // namespace
 
-Backend::Backend(const ProcessGroup& group, torch::Device device)
+DeviceBackend::DeviceBackend(const ProcessGroup& group, torch::Device device)
     : backend_(as_member(group)->getBackend(device.type())),
       device_(device),
       has_avg_(capabilities_of(*backend_).has_avg()),
       orders_by_stream_(!device.is_cpu() && capabilities_of(*backend_).orders_by_stream()) {}
 
-Backend Backend::for_host_data(const ProcessGroup& group, torch::Device device) {
+DeviceBackend DeviceBackend::for_host_data(const ProcessGroup& group, torch::Device device) {
   const ProcessGroup target = as_member(group);
   const std::vector<torch::Device> served = target->getDeviceTypes();
   const auto serves = [&](c10::DeviceType type) {
@@ -43,14 +43,14 @@ Backend Backend::for_host_data(const ProcessGroup& group, torch::Device device) 
   return {target, served.empty() ? device : served.front()};
 }
 
-torch::Tensor Backend::allocate(std::int64_t elements, torch::Dtype dtype) const {
+torch::Tensor DeviceBackend::allocate(std::int64_t elements, torch::Dtype dtype) const {
   const auto options = torch::TensorOptions().dtype(dtype).device(device_);
   const auto index = device_.has_index() ? device_.index() : c10::DeviceIndex{0};
   if (!device_.is_cpu() || !backend_->supportsTensorAlloc(index)) return torch::zeros({elements}, options);
   return backend_->allocateTensor(static_cast<long>(elements), options).zero_();  // NOLINT(google-runtime-int)
 }
 
-c10::intrusive_ptr<c10d::Work> Backend::start_mean(const torch::Tensor& flat) const {
+c10::intrusive_ptr<c10d::Work> DeviceBackend::start_mean(const torch::Tensor& flat) const {
   std::vector<torch::Tensor> tensors{flat};
   c10d::AllreduceOptions options;
   options.reduceOp = has_avg_ ? c10d::ReduceOp::AVG : c10d::ReduceOp::SUM;
@@ -58,30 +58,30 @@ c10::intrusive_ptr<c10d::Work> Backend::start_mean(const torch::Tensor& flat) co
   return backend_->allreduce(tensors, options);
 }
 
-c10::intrusive_ptr<c10d::Work> Backend::start_sum(const torch::Tensor& flat) const {
+c10::intrusive_ptr<c10d::Work> DeviceBackend::start_sum(const torch::Tensor& flat) const {
   std::vector<torch::Tensor> tensors{flat};
   return backend_->allreduce(tensors);
 }
 
-c10::intrusive_ptr<c10d::Work> Backend::start_max(const torch::Tensor& flat) const {
+c10::intrusive_ptr<c10d::Work> DeviceBackend::start_max(const torch::Tensor& flat) const {
   std::vector<torch::Tensor> tensors{flat};
   c10d::AllreduceOptions options;
   options.reduceOp = c10d::ReduceOp::MAX;
   return backend_->allreduce(tensors, options);
 }
 
-c10::intrusive_ptr<c10d::Work> Backend::start_broadcast(const torch::Tensor& tensor, int root) const {
+c10::intrusive_ptr<c10d::Work> DeviceBackend::start_broadcast(const torch::Tensor& tensor, int root) const {
   std::vector<torch::Tensor> tensors{tensor};
   c10d::BroadcastOptions options;
   options.rootRank = root;
   return backend_->broadcast(tensors, options);
 }
 
-void Backend::broadcast(const torch::Tensor& tensor, int root) const {
+void DeviceBackend::broadcast(const torch::Tensor& tensor, int root) const {
   start_broadcast(tensor, root)->wait();
 }
 
-torch::Tensor Backend::all_gather(const torch::Tensor& flat) const {
+torch::Tensor DeviceBackend::all_gather(const torch::Tensor& flat) const {
   torch::Tensor input = flat.contiguous().resolve_conj().resolve_neg();
   torch::Tensor output = torch::empty({world_size() * flat.numel()}, flat.options());
   c10d::AllgatherOptions options;
@@ -90,7 +90,7 @@ torch::Tensor Backend::all_gather(const torch::Tensor& flat) const {
   return output.view({world_size(), flat.numel()});
 }
 
-std::vector<torch::Tensor> Backend::all_gather_uneven(const torch::Tensor& flat) const {
+std::vector<torch::Tensor> DeviceBackend::all_gather_uneven(const torch::Tensor& flat) const {
   const torch::Tensor lengths =
       all_gather(torch::tensor({flat.numel()}, torch::TensorOptions().dtype(torch::kInt64).device(device_))).cpu();
   const std::int64_t longest = lengths.max().item<std::int64_t>();
@@ -106,13 +106,13 @@ std::vector<torch::Tensor> Backend::all_gather_uneven(const torch::Tensor& flat)
   return result;
 }
 
-void Backend::all_gather_parts(std::vector<torch::Tensor> parts) const {
+void DeviceBackend::all_gather_parts(std::vector<torch::Tensor> parts) const {
   std::vector<torch::Tensor> input{parts[rank()]};
   std::vector<std::vector<torch::Tensor>> outputs{std::move(parts)};
   backend_->allgather(outputs, input)->wait();
 }
 
-void Backend::send_bytes(const std::string& bytes, int to) const {
+void DeviceBackend::send_bytes(const std::string& bytes, int to) const {
   const auto size = static_cast<std::int64_t>(bytes.size());
   std::vector<torch::Tensor> length{torch::tensor({size}, torch::kInt64).to(device_)};
   backend_->send(length, to, kBytesTag)->wait();
@@ -120,7 +120,7 @@ void Backend::send_bytes(const std::string& bytes, int to) const {
   backend_->send(data, to, kBytesTag)->wait();
 }
 
-std::string Backend::receive_bytes(int from) const {
+std::string DeviceBackend::receive_bytes(int from) const {
   std::vector<torch::Tensor> length{torch::empty({1}, torch::TensorOptions().dtype(torch::kInt64).device(device_))};
   backend_->recv(length, from, kBytesTag)->wait();
   const auto options = torch::TensorOptions().dtype(torch::kByte).device(device_);

@@ -11,14 +11,14 @@
 
 namespace lockstep::nn_detail {
 
-class Backend {
+class DeviceBackend {
  public:
   // Throws where this rank is no member of the group (null: the world).
-  Backend(const ProcessGroup& group, torch::Device device);
+  DeviceBackend(const ProcessGroup& group, torch::Device device);
   // For what is sent before the ranks know whether their tensors are alike: the CPU's backend, which serves every rank.
   // A group without one (NCCL alone): that of `device`, or of a device that the group serves if it does not serve this
   // one, because the other ranks would wait for a rank that refuses here.
-  static Backend for_host_data(const ProcessGroup& group, torch::Device device);
+  static DeviceBackend for_host_data(const ProcessGroup& group, torch::Device device);
 
   std::string name() const { return backend_->getBackendName(); }
   int rank() const { return backend_->getRank(); }
