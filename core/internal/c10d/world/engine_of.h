@@ -8,6 +8,8 @@ namespace lockstep {
 
 // The backend that serves the group's tensors on `device`, if it is the engine's own. Null: it is another one. Throws
 // c10::Error if the group has none for the device.
-ProcessGroupLockstep* engine_of(const ProcessGroup& group, c10::DeviceType device);
+inline ProcessGroupLockstep* engine_of(const ProcessGroup& group, c10::DeviceType device) {
+  return dynamic_cast<ProcessGroupLockstep*>(group->getBackend(device).get());
+}
 
 }  // namespace lockstep
