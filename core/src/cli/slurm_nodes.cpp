@@ -1,7 +1,6 @@
-#include "cli/slurm_nodes.h"
-
 #include <fmt/format.h>
 
+#include "cli/commands.h"
 #include "launch/world/slurm.h"
 #include "lockstep/launch/world.h"
 #include "lockstep/store/endpoint.h"
