@@ -24,8 +24,8 @@
 #include <thread>
 #include <vector>
 
-#include "launch/first_failure.h"
-#include "launch/job_services.h"
+#include "launch/job/first_failure.h"
+#include "launch/job/job_services.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/fd.h"
 #include "support/scratch_folder.h"

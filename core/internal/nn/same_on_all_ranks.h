@@ -4,7 +4,7 @@
 #include <functional>
 #include <string>
 
-#include "backend.h"
+#include "device_backend.h"
 
 namespace lockstep::nn_detail {
 
@@ -13,6 +13,7 @@ namespace lockstep::nn_detail {
 // first line that differs, and which ranks have what. If some cannot take part, these throw their own exception again,
 // and the others one that has its text and their ranks. `what` begins the error: "DistributedDataParallel needs the
 // same model". A group of one rank compares nothing.
-void check_same_lines(const Backend& backend, const std::function<std::string()>& own_lines, const std::string& what);
+void check_same_lines(const DeviceBackend& backend, const std::function<std::string()>& own_lines,
+                      const std::string& what);
 
 }  // namespace lockstep::nn_detail

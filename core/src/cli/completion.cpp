@@ -1,5 +1,3 @@
-#include "cli/completion.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -8,6 +6,8 @@
 #include <memory>
 #include <string>
 #include <vector>
+
+#include "cli/commands.h"
 
 namespace lockstep::cli {
 namespace {

@@ -1,5 +1,3 @@
-#include "cli/job_commands.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -13,6 +11,7 @@
 #include <vector>
 
 #include "base/printable.h"
+#include "cli/commands.h"
 #include "launch/standby/hook.h"
 #include "options/command.h"
 #include "site/jobs.h"

@@ -8,8 +8,8 @@
 #include <optional>
 
 #include "base/number_text.h"
-#include "launch/program.h"
-#include "launch/stream_choice.h"
+#include "launch/output/stream_choice.h"
+#include "launch/process/program.h"
 
 namespace lockstep::cli {
 namespace {

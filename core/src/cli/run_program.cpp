@@ -9,16 +9,11 @@
 #include <cstdlib>
 #include <string>
 
-#include "cli/completion.h"
-#include "cli/job_commands.h"
-#include "cli/run_options.h"
-#include "cli/slurm_nodes.h"
-#include "launch/agent.h"
-#include "launch/background_writer.h"
-#include "launch/cores.h"
-#include "launch/plan.h"
-#include "lockstep/base/environment.h"
-#include "options/command.h"
+#include "cli/commands.h"
+#include "launch/job/agent.h"
+#include "launch/job/plan.h"
+#include "launch/output/background_writer.h"
+#include "launch/process/cores.h"
 #include "site/devices.h"
 
 namespace lockstep::cli {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cli/run_options.h"
-#include "launch/cores.h"
+#include "launch/process/cores.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/log.h"
 #include "site/topology.h"

@@ -1,8 +1,7 @@
-#include "cli/slurm_nodes.h"
-
 #include <fmt/format.h>
 
-#include "launch/slurm.h"
+#include "cli/commands.h"
+#include "launch/world/slurm.h"
 #include "lockstep/launch/world.h"
 #include "lockstep/store/endpoint.h"
 

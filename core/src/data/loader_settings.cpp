@@ -6,7 +6,7 @@
 #include <chrono>
 
 #include "device_copy.h"
-#include "launch/cores.h"
+#include "launch/process/cores.h"
 #include "lockstep/data/errors.h"
 #include "machine_share.h"
 

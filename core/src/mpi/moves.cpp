@@ -1,6 +1,6 @@
 // The methods of ProcessGroupMpi that move data between all ranks. A list of tensors is sent as one flat tensor,
 // because MPI describes the slices of all ranks as places in one buffer.
-#include "c10d/method_checks.h"
+#include "c10d/backend/method_checks.h"
 #include "mpi/mpi_runtime.h"
 #include "mpi/process_group_mpi.h"
 

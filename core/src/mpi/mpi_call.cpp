@@ -3,9 +3,8 @@
 #include <limits>
 #include <numeric>
 
-#include "c10d/staging.h"
-#include "c10d/target.h"
-#include "c10d/tensor_rules.h"
+#include "c10d/backend/staging.h"
+#include "c10d/backend/tensor_rules.h"
 #include "lockstep/c10d/errors.h"
 
 namespace lockstep {

@@ -8,9 +8,9 @@
 #include <memory>
 #include <vector>
 
-#include "c10d/call_checks.h"
-#include "c10d/group_errors.h"
-#include "c10d/output_memory.h"
+#include "c10d/backend/call_checks.h"
+#include "c10d/backend/group_errors.h"
+#include "c10d/backend/output_memory.h"
 #include "mpi/mpi_runtime.h"
 #include "mpi/mpi_work.h"
 

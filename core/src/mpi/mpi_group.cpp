@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "c10d/future_completer.h"
-#include "c10d/group_errors.h"
+#include "c10d/backend/future_completer.h"
+#include "c10d/backend/group_errors.h"
 #include "mpi/mpi_runtime.h"
 
 namespace lockstep {

@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "c10d/works_under_way.h"
+#include "c10d/backend/works_under_way.h"
 #include "lockstep/base/fork.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/base/status.h"

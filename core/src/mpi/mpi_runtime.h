@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "c10d/held_memory.h"
+#include "c10d/backend/held_memory.h"
 #include "lockstep/base/fork.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/base/status.h"

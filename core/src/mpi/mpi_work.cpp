@@ -6,7 +6,7 @@
 #include <thread>
 #include <utility>
 
-#include "c10d/group_errors.h"
+#include "c10d/backend/group_errors.h"
 #include "lockstep/c10d/errors.h"
 #include "mpi/mpi_runtime.h"
 

@@ -10,8 +10,8 @@
 #include <memory>
 #include <vector>
 
-#include "c10d/group_work.h"
-#include "c10d/held_memory.h"
+#include "c10d/backend/group_work.h"
+#include "c10d/backend/held_memory.h"
 #include "mpi/mpi_group.h"
 
 namespace lockstep {

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "c10d/group_errors.h"
+#include "c10d/backend/group_errors.h"
 #include "lockstep/c10d/errors.h"
 #include "mpi/mpi_runtime.h"
 #include "store/membership/delete_by_last_rank.h"
@@ -86,7 +86,7 @@ ProcessGroupMpi::WorkPtr ProcessGroupMpi::barrier(const c10d::BarrierOptions& op
 
 }  // namespace lockstep
 
-// The only symbol that this library exports; see c10d/backend_plugin.h.
+// The only symbol that this library exports; see c10d/backend/backend_plugin.h.
 extern "C" const lockstep::BackendPlugin* lockstep_backend() {
   static const lockstep::BackendPlugin plugin{lockstep::kBackendBuild, &lockstep::ProcessGroupMpi::create};
   return &plugin;

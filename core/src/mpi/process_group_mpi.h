@@ -24,7 +24,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
-#include "c10d/backend_plugin.h"
+#include "c10d/backend/backend_plugin.h"
 #include "lockstep/c10d/group_backend.h"
 #include "mpi/mpi_call.h"
 #include "mpi/mpi_group.h"

@@ -3,8 +3,8 @@
 
 #include <span>
 
-#include "c10d/method_checks.h"
-#include "c10d/sparse_sum.h"
+#include "c10d/backend/method_checks.h"
+#include "c10d/backend/sparse_sum.h"
 #include "lockstep/reduce/reduce.h"
 #include "mpi/mpi_runtime.h"
 #include "mpi/process_group_mpi.h"

@@ -7,7 +7,7 @@
 
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
-#include "c10d/backend_plugin.h"
+#include "c10d/backend/backend_plugin.h"
 #include "cuda_graph.h"
 #include "lockstep/c10d/backend_capabilities.h"
 #include "lockstep/c10d/errors.h"
@@ -21,7 +21,7 @@ namespace {
                      fmt::format("backend nccl, group '{}', rank {}: {}", request.name, request.rank, text));
 }
 
-// The same GPU as choose_device() in c10d/backends.h returns.
+// The same GPU as choose_device() in c10d/world/backends.h returns.
 c10::Device find_gpu(const BackendRequest& request) {
   c10::DeviceIndex count = 0;
   try {
@@ -86,7 +86,7 @@ c10::intrusive_ptr<c10d::Backend> create(const BackendRequest& request) {
 }  // namespace
 }  // namespace lockstep
 
-// The only symbol that this library exports; see c10d/backend_plugin.h.
+// The only symbol that this library exports; see c10d/backend/backend_plugin.h.
 extern "C" const lockstep::BackendPlugin* lockstep_backend() {
   static const lockstep::BackendPlugin plugin{lockstep::kBackendBuild, &lockstep::create, &lockstep::make_cuda_graph};
   return &plugin;

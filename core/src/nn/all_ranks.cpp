@@ -2,7 +2,7 @@
 
 #include <torch/types.h>
 
-#include "nn/backend.h"
+#include "nn/device_backend.h"
 
 namespace lockstep::nn_detail {
 
@@ -17,7 +17,7 @@ std::vector<double> of_all_ranks(double value, const ProcessGroup& group) {
 }
 
 std::vector<std::vector<double>> rows_of_all_ranks(const std::vector<double>& values, const ProcessGroup& group) {
-  const Backend backend = Backend::for_host_data(group, local_device());
+  const DeviceBackend backend = DeviceBackend::for_host_data(group, local_device());
   const torch::Tensor all = backend.all_gather(torch::tensor(values, torch::kDouble).to(backend.device())).cpu();
   std::vector<std::vector<double>> rows;
   for (std::int64_t rank = 0; rank < all.size(0); ++rank) {

@@ -81,7 +81,7 @@ std::string differences(const std::vector<std::string>& by_rank) {
   return "they differ: " + first_difference(lines);
 }
 
-void compare(const Backend& backend, const std::string& mine, const std::string& what) {
+void compare(const DeviceBackend& backend, const std::string& mine, const std::string& what) {
   const auto options = torch::TensorOptions().dtype(torch::kInt64);
   const torch::Tensor all = backend.all_gather(torch::tensor({fingerprint(mine)}, options).to(backend.device())).cpu();
   if ((all == all[0][0]).all().item<bool>()) return;
@@ -94,7 +94,8 @@ void compare(const Backend& backend, const std::string& mine, const std::string&
 
 }  // namespace
 
-void check_same_lines(const Backend& backend, const std::function<std::string()>& own_lines, const std::string& what) {
+void check_same_lines(const DeviceBackend& backend, const std::function<std::string()>& own_lines,
+                      const std::string& what) {
   if (backend.world_size() == 1) return static_cast<void>(own_lines());
   std::exception_ptr refused;
   std::string mine;

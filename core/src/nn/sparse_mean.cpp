@@ -16,7 +16,7 @@ torch::Tensor own_rows(const NamedParameter& parameter, const torch::Tensor& gra
   return own;
 }
 
-torch::Tensor mean_of_rows(const torch::Tensor& own, const torch::Tensor& parameter, const Backend& backend) {
+torch::Tensor mean_of_rows(const torch::Tensor& own, const torch::Tensor& parameter, const DeviceBackend& backend) {
   // Flat and on the parameter's device, also where this rank has none.
   const bool none = own._nnz() == 0;
   const auto indices = backend.all_gather_uneven(none ? torch::empty({0}, parameter.options().dtype(torch::kInt64))

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "lockstep/nn/reducer.h"
-#include "nn/backend.h"
+#include "nn/device_backend.h"
 
 namespace lockstep::nn_detail {
 
@@ -11,6 +11,6 @@ namespace lockstep::nn_detail {
 torch::Tensor own_rows(const NamedParameter& parameter, const torch::Tensor& gradient, int rank);
 
 // Collective. All ranks pass what own_rows() gave them for the same parameter.
-torch::Tensor mean_of_rows(const torch::Tensor& own, const torch::Tensor& parameter, const Backend& backend);
+torch::Tensor mean_of_rows(const torch::Tensor& own, const torch::Tensor& parameter, const DeviceBackend& backend);
 
 }  // namespace lockstep::nn_detail

@@ -101,18 +101,15 @@ Result<HandOver> HandOverSide::build(const Fd& control) {
   return result;
 }
 
-std::string address_key(const std::string& group) {
-  return fmt::format("lockstep/{}/address", group);
-}
 std::string refused_key(const std::string& group) {
   return fmt::format("lockstep/{}/refused", group);
 }
 std::string hand_over_key(const std::string& group) {
-  return address_key(group);
+  return fmt::format("lockstep/{}/address", group);
 }
 
 Status publish(Store& store, const std::string& group, const Address& address) {
-  return store.set(address_key(group), {reinterpret_cast<const char*>(&address), sizeof(address)});
+  return store.set(hand_over_key(group), {reinterpret_cast<const char*>(&address), sizeof(address)});
 }
 
 Result<HandOver> hand_over(Store& store, const SharedArena& arena, const HandOverOptions& options, Deadline deadline) {

@@ -69,7 +69,7 @@ Result<HandOver> Guest::run() {
 }
 
 Result<Address> Guest::find_host() {
-  auto announced = store_.get(address_key(options_.name), deadline_);
+  auto announced = store_.get(hand_over_key(options_.name), deadline_);
   if (!announced.ok()) {
     const Status why = announced.status().with_context("waiting for " + name(0));
     // Rank 0 may still come. It must not wait then for a rank that has left.

@@ -28,10 +28,10 @@ class HandOverSide {
   std::vector<std::vector<Fd>> descriptors_;  // arena, pidfd; by rank
 };
 
-// Keys in the store: rank 0's address, and why a rank cannot take part, if rank 0 may not know.
-std::string address_key(const std::string& group);
+// The key in the store that says why a rank cannot take part, if rank 0 may not know.
 std::string refused_key(const std::string& group);
 
+// Rank 0's address, under hand_over_key().
 Status publish(Store& store, const std::string& group, const Address& address);
 
 Result<HandOver> hand_over_as_host(Store& store, const SharedArena& arena, const HandOverOptions& options,

@@ -16,7 +16,7 @@
 
 #include "base/poll.h"
 #include "base/printable.h"
-#include "launch/signal_watch.h"
+#include "launch/process/signal_watch.h"
 #include "launch/standby/hook.h"
 #include "lockstep/base/fd.h"
 

@@ -7,9 +7,9 @@
 #include <map>
 #include <set>
 
+#include "c10d/backend/tensor_rules.h"
 #include "c10d/cases.h"
 #include "c10d/ranks.h"
-#include "c10d/tensor_rules.h"
 #include "support/both_forms.h"
 
 namespace lockstep::test {

@@ -9,8 +9,8 @@
 #include <fstream>
 #include <thread>
 
-#include "c10d/own_group.h"
 #include "c10d/ranks.h"
+#include "c10d/world/own_group.h"
 #include "lockstep/c10d/process_group_lockstep.h"
 #include "lockstep/store/rendezvous.h"
 #include "support/process_ranks.h"

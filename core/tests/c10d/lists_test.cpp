@@ -1,7 +1,7 @@
 // Lists of tensors: several per rank in one call, as with Gloo, and tensors that share memory.
 #include <gtest/gtest.h>
 
-#include "c10d/output_memory.h"
+#include "c10d/backend/output_memory.h"
 #include "c10d/ranks.h"
 #include "support/both_forms.h"
 

@@ -2,9 +2,9 @@
 // dtypes, the order of messages, and wrong calls of each operation.
 #include <gtest/gtest.h>
 
+#include "c10d/backend/tensor_rules.h"
 #include "c10d/cases.h"
 #include "c10d/ranks.h"
-#include "c10d/tensor_rules.h"
 
 namespace lockstep::test {
 namespace {

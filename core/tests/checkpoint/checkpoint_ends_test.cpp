@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/writer_lock.h"
+#include "checkpoint/manager/writer_lock.h"
 #include "lockstep/base/log.h"
 #include "lockstep/checkpoint/checkpoint_manager.h"
 #include "support/expect_error.h"

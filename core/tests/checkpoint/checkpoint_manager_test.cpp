@@ -12,7 +12,7 @@
 #include <optional>
 #include <thread>
 
-#include "checkpoint/staging.h"
+#include "checkpoint/manager/staging.h"
 #include "support/forked.h"
 #include "support/full_disk.h"
 #include "support/scratch_folder.h"

@@ -1,4 +1,4 @@
-#include "checkpoint/python/crc32.h"
+#include "checkpoint/file/crc32.h"
 
 #include <gtest/gtest.h>
 #include <zlib.h>

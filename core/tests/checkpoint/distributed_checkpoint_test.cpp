@@ -9,8 +9,8 @@
 #include <set>
 
 #include "checkpoint/dict.h"
-#include "checkpoint/foreign_value.h"
 #include "checkpoint/pickle_file.h"
+#include "checkpoint/state/foreign_value.h"
 #include "checkpoint/tools/tools.h"
 #include "lockstep/checkpoint/errors.h"
 #include "lockstep/checkpoint/state_dict.h"

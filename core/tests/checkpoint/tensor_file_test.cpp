@@ -7,7 +7,7 @@
 #include <random>
 #include <set>
 
-#include "checkpoint/tensor_file_header.h"
+#include "checkpoint/file/tensor_file_header.h"
 #include "checkpoint/tools/tools.h"
 #include "lockstep/checkpoint/errors.h"
 #include "lockstep/checkpoint/state_dict.h"

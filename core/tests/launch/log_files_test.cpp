@@ -1,5 +1,5 @@
 // Log files whose writes block: a pipe that nobody reads takes the place of a file on a disk that stands still.
-#include "launch/log_files.h"
+#include "launch/output/log_files.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "base/poll.h"
-#include "launch/worker_stream.h"
+#include "launch/output/worker_stream.h"
 
 namespace lockstep::launch {
 namespace {

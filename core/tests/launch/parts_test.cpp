@@ -14,17 +14,17 @@
 #include <set>
 #include <string>
 
-#include "launch/console.h"
-#include "launch/cores.h"
-#include "launch/failure_report.h"
-#include "launch/job_services.h"
-#include "launch/log_folder.h"
-#include "launch/out_of_memory.h"
-#include "launch/program.h"
-#include "launch/signals.h"
-#include "launch/stream_choice.h"
-#include "launch/tail.h"
-#include "launch/worker_environment.h"
+#include "launch/job/failure_report.h"
+#include "launch/job/job_services.h"
+#include "launch/job/worker_environment.h"
+#include "launch/output/console.h"
+#include "launch/output/log_folder.h"
+#include "launch/output/stream_choice.h"
+#include "launch/output/tail.h"
+#include "launch/process/cores.h"
+#include "launch/process/out_of_memory.h"
+#include "launch/process/program.h"
+#include "launch/process/signals.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::launch {

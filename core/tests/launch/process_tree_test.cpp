@@ -1,5 +1,5 @@
 // Processes that do not die, or that /proc does not show: the launcher still exits in time, and names what is left.
-#include "launch/process_tree.h"
+#include "launch/process/process_tree.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 #include <set>
 #include <string>
 
-#include "launch/agent.h"
+#include "launch/job/agent.h"
 #include "launch/supervisor/descendants.h"
 #include "support/process.h"
 #include "support/process_ranks.h"

@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "launch/first_failure.h"
-#include "launch/spawn_child.h"
+#include "launch/job/first_failure.h"
+#include "launch/job/spawn_child.h"
 #include "lockstep/base/fd.h"
 #include "lockstep/store/rendezvous.h"
 #include "support/process.h"

@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <string>
 
+#include "launch/job/worker_environment.h"
 #include "launch/standby/hook.h"
-#include "launch/worker_environment.h"
 #include "support/read_file.h"
 #include "support/scratch_folder.h"
 

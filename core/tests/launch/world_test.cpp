@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "launch/mpirun.h"
-#include "launch/slurm.h"
+#include "launch/world/mpirun.h"
+#include "launch/world/slurm.h"
 
 namespace lockstep::launch {
 namespace {

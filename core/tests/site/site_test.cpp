@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "launch/cores.h"
+#include "launch/process/cores.h"
 #include "lockstep/base/fd.h"
 #include "site/devices.h"
 #include "site/jobs.h"

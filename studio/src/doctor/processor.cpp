@@ -6,7 +6,7 @@
 
 #include "doctor/checks.h"
 #include "doctor/text_files.h"
-#include "launch/cores.h"
+#include "launch/process/cores.h"
 #include "site/topology.h"
 
 namespace lockstep::doctor {

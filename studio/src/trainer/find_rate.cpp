@@ -8,7 +8,7 @@
 #include "lockstep/checkpoint/checkpoint.h"
 #include "loop.h"
 #include "nn/all_ranks.h"
-#include "nn/backend.h"
+#include "nn/device_backend.h"
 #include "nn/same_on_all_ranks.h"
 
 namespace lockstep {
@@ -74,7 +74,7 @@ LearningRates Trainer::Loop::find_rate(Feed& feed, const LearningRateFinderOptio
                       " steps from ", options.min_rate, " to ", options.max_rate);
     return fmt::format("min_rate: {}\nmax_rate: {}\nsteps: {}\n", options.min_rate, options.max_rate, options.steps);
   };
-  nn_detail::check_same_lines(nn_detail::Backend::for_host_data(nullptr, device_), own_lines,
+  nn_detail::check_same_lines(nn_detail::DeviceBackend::for_host_data(nullptr, device_), own_lines,
                               "find_learning_rate needs the same options");
   checkpoint::Checkpoint now;
   now.add_model(*model_);

@@ -12,7 +12,7 @@
 #include "lockstep/c10d/process_groups.h"
 #include "lockstep/nn/memory_format.h"
 #include "nn/all_ranks.h"
-#include "nn/backend.h"
+#include "nn/device_backend.h"
 #include "nn/same_on_all_ranks.h"
 #include "stop_signals.h"
 
@@ -94,7 +94,7 @@ std::shared_ptr<torch::nn::Module> prepared(const std::shared_ptr<torch::nn::Mod
     if (options.channels_last) to_memory_format(*model, torch::MemoryFormat::ChannelsLast);
     return description(options, device);
   };
-  nn_detail::check_same_lines(nn_detail::Backend::for_host_data(nullptr, device), own_lines,
+  nn_detail::check_same_lines(nn_detail::DeviceBackend::for_host_data(nullptr, device), own_lines,
                               "Trainer needs the same options");
   return model;
 }
@@ -119,7 +119,7 @@ void Trainer::Loop::start(Feed& train, Feed* evaluation) {
                       train.loader().batch_size(), " samples");
     return fmt::format("batches in an epoch: {}\nevaluation: {}\n", batches, evaluation != nullptr);
   };
-  nn_detail::check_same_lines(nn_detail::Backend::for_host_data(nullptr, device_), own_lines,
+  nn_detail::check_same_lines(nn_detail::DeviceBackend::for_host_data(nullptr, device_), own_lines,
                               "Trainer needs the same loaders, with equally many batches");
   if (started_) return;
   started_ = true;

@@ -9,7 +9,7 @@
 
 #include "averaged_state.h"
 #include "base/arithmetic.h"
-#include "checkpoint/optimizer_state.h"
+#include "checkpoint/state/optimizer_state.h"
 #include "class_names.h"
 #include "lockstep/base/log.h"
 #include "lockstep/c10d/objects.h"

@@ -11,7 +11,7 @@
 #include <variant>
 #include <vector>
 
-#include "file_bytes.h"
+#include "checkpoint/file/file_bytes.h"
 #include "pickle_graph.h"
 
 namespace lockstep::checkpoint {

@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "base/printable.h"
-#include "crc32.h"
+#include "checkpoint/file/crc32.h"
 #include "lockstep/checkpoint/errors.h"
 #include "zip_format.h"
 

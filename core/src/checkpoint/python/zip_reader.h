@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "file_bytes.h"
+#include "checkpoint/file/file_bytes.h"
 #include "read_allowance.h"
 
 namespace lockstep::checkpoint {

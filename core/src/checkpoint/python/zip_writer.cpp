@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "crc32.h"
+#include "checkpoint/file/crc32.h"
 #include "zip_format.h"
 
 namespace lockstep::checkpoint {

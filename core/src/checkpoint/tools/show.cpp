@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "any_file.h"
-#include "checkpoint/error_context.h"
-#include "checkpoint/foreign_value.h"
-#include "checkpoint/tensor_rules.h"
+#include "checkpoint/file/error_context.h"
+#include "checkpoint/file/tensor_rules.h"
+#include "checkpoint/state/foreign_value.h"
 #include "checkpoint/tools/tools.h"
 #include "tensor_values.h"
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <string_view>
 
-#include "checkpoint/dtype_names.h"
-#include "checkpoint/tensor_rules.h"
+#include "checkpoint/file/tensor_rules.h"
+#include "checkpoint/interchange/dtype_names.h"
 #include "lockstep/checkpoint/errors.h"
 
 namespace lockstep::checkpoint {

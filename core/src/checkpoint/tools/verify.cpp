@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "any_file.h"
-#include "checkpoint/error_context.h"
-#include "checkpoint/foreign_value.h"
+#include "checkpoint/file/error_context.h"
+#include "checkpoint/state/foreign_value.h"
 #include "checkpoint/tools/tools.h"
 #include "tensor_values.h"
 

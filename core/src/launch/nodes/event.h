@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "launch/failure_report.h"
+#include "launch/job/failure_report.h"
 #include "lockstep/base/status.h"
 
 namespace lockstep::launch {

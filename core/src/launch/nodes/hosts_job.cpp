@@ -19,18 +19,18 @@
 
 #include "base/host.h"
 #include "base/poll.h"
-#include "launch/consoles.h"
-#include "launch/job_services.h"
-#include "launch/memfd.h"
+#include "launch/job/job_services.h"
+#include "launch/job/worker_environment.h"
 #include "launch/nodes/event.h"
 #include "launch/nodes/node_link.h"
-#include "launch/process_tree.h"
-#include "launch/program.h"
-#include "launch/signal_watch.h"
-#include "launch/signals.h"
-#include "launch/tail.h"
-#include "launch/worker_environment.h"
-#include "launch/worker_stream.h"
+#include "launch/output/consoles.h"
+#include "launch/output/tail.h"
+#include "launch/output/worker_stream.h"
+#include "launch/process/memfd.h"
+#include "launch/process/process_tree.h"
+#include "launch/process/program.h"
+#include "launch/process/signal_watch.h"
+#include "launch/process/signals.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/log.h"
 #include "store/tcp/socket.h"
@@ -39,7 +39,7 @@ namespace lockstep::launch {
 namespace {
 
 constexpr int kSshFailed = 255;
-constexpr std::chrono::seconds kFarewell(5);
+constexpr std::chrono::seconds kNodesFarewell(5);
 constexpr int kMostLogReads = 1024;
 
 // The address from which this machine reaches a host; empty: its name is not known here (it may be ssh's alone).
@@ -288,7 +288,7 @@ void HostsJob::end_job(int code, const std::string& reason) {
   const Event event{.kind = EventKind::kEnd, .node = "hosts", .text = reason, .code = code};
   if (!store_->push(events_of_job(run_id_), encode(event)).ok() || alive_ == 0) return;
   // A launcher that has not joined yet gets the event when it joins.
-  if (!kill_at_) kill_at_ = Deadline::after(2 * options_.grace + kFarewell);
+  if (!kill_at_) kill_at_ = Deadline::after(2 * options_.grace + kNodesFarewell);
 }
 
 void HostsJob::pass_on_signals() {

@@ -8,7 +8,7 @@
 #include <numeric>
 #include <utility>
 
-#include "launch/signals.h"
+#include "launch/process/signals.h"
 
 namespace lockstep::launch {
 namespace {

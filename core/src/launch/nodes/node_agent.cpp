@@ -11,9 +11,9 @@
 
 #include "base/host.h"
 #include "base/poll.h"
-#include "launch/first_failure.h"
+#include "launch/job/first_failure.h"
 #include "launch/nodes/say_notes.h"
-#include "launch/program.h"
+#include "launch/process/program.h"
 #include "lockstep/base/environment.h"
 
 namespace lockstep::launch {

@@ -5,14 +5,14 @@
 #include <optional>
 #include <vector>
 
-#include "launch/agent.h"
-#include "launch/consoles.h"
-#include "launch/job_end.h"
-#include "launch/job_services.h"
-#include "launch/log_files.h"
+#include "launch/job/agent.h"
+#include "launch/job/job_end.h"
+#include "launch/job/job_services.h"
+#include "launch/job/worker_group.h"
 #include "launch/nodes/node_link.h"
-#include "launch/signal_watch.h"
-#include "launch/worker_group.h"
+#include "launch/output/consoles.h"
+#include "launch/output/log_files.h"
+#include "launch/process/signal_watch.h"
 
 namespace lockstep::launch {
 

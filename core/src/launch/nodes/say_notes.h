@@ -1,8 +1,8 @@
 // Tells the user what the nodes of a job do.
 #pragma once
 
-#include "launch/console.h"
 #include "launch/nodes/node_link.h"
+#include "launch/output/console.h"
 
 namespace lockstep::launch {
 

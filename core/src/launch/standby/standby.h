@@ -12,10 +12,10 @@
 #include <string>
 #include <vector>
 
-#include "launch/agent.h"
-#include "launch/process_tree.h"
+#include "launch/job/agent.h"
+#include "launch/job/worker_environment.h"
+#include "launch/process/process_tree.h"
 #include "launch/standby/program_note.h"
-#include "launch/worker_environment.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/fd.h"
 #include "lockstep/base/status.h"

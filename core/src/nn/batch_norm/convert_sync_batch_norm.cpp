@@ -5,7 +5,7 @@
 #include <memory>
 #include <unordered_set>
 
-#include "c10d/group_watch.h"
+#include "c10d/world/group_watch.h"
 #include "intercepted_batch_norm.h"
 #include "lockstep/nn/sync_batch_norm.h"
 #include "synchronised_batch_norm.h"

@@ -5,9 +5,9 @@
 #include <optional>
 #include <utility>
 
-#include "c10d/own_group.h"
+#include "c10d/world/own_group.h"
 #include "channel_arithmetic.h"
-#include "nn/backend.h"
+#include "nn/device_backend.h"
 #include "nn/owed_meeting.h"
 
 // The formulas. Rank r has n_r values per channel with mean m_r and variance v_r:
@@ -64,7 +64,7 @@ void check_channels(const BatchNormCall& call, const Pass& pass) {
 // ranks is read only where this rank's own may not be enough: reading it waits for the device.
 bool combine_over_ranks(const BatchNormCall& call, Pass& pass) {
   const Tensor mine = own_statistics(call.input);
-  const Tensor all = in_layer(pass, [&] { return Backend(pass.group, mine.device()).all_gather(mine); });
+  const Tensor all = in_layer(pass, [&] { return DeviceBackend(pass.group, mine.device()).all_gather(mine); });
   check_channels(call, pass);
   std::optional<double> count;
   if (all.is_cpu() || call.input.numel() <= call.input.size(1)) {
@@ -84,7 +84,7 @@ bool combine_over_ranks(const BatchNormCall& call, Pass& pass) {
 Tensor sum_over_ranks(const Tensor& own, const Pass& pass) {
   constexpr std::size_t kGatheredBytes = std::size_t{64} << 10;  // of all ranks together
   return in_layer(pass, [&] {
-    const Backend backend(pass.group, own.device());
+    const DeviceBackend backend(pass.group, own.device());
     if (own.nbytes() * static_cast<std::size_t>(backend.world_size()) <= kGatheredBytes)
       return backend.all_gather(own).sum(0, /*keepdim=*/false, torch::kDouble);
     Tensor sums = own.to(torch::kDouble, /*non_blocking=*/false, /*copy=*/true);

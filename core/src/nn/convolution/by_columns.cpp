@@ -1,7 +1,7 @@
-#include "by_columns.h"
-
 #include <ATen/Parallel.h>
 #include <torch/torch.h>
+
+#include "fast_convolution.h"
 
 namespace lockstep::nn_detail::by_columns {
 namespace {

@@ -1,6 +1,6 @@
-#include "by_taps.h"
-
 #include <torch/torch.h>
+
+#include "fast_convolution.h"
 
 namespace lockstep::nn_detail::by_taps {
 namespace {

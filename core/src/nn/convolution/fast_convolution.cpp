@@ -3,8 +3,6 @@
 #include <torch/library.h>
 #include <torch/torch.h>
 
-#include "by_columns.h"
-#include "by_taps.h"
 #include "lockstep/nn/fast_convolution.h"
 #include "nn/usual_tensor.h"
 

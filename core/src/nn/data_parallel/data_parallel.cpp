@@ -15,7 +15,7 @@
 #include "data_parallel_graph.h"
 #include "data_parallel_replicas.h"
 #include "data_parallel_threads.h"
-#include "launch/cores.h"
+#include "launch/process/cores.h"
 #include "lockstep/base/log.h"
 
 namespace lockstep::nn_detail {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "backward_pass.h"
-#include "c10d/engine_of.h"
+#include "c10d/world/engine_of.h"
 #include "lockstep/c10d/process_group_lockstep.h"
 #include "nn/same_on_all_ranks.h"
 #include "nn/sparse_mean.h"
@@ -105,7 +105,7 @@ void BackwardPass::build_buckets() {
 // (roughly that of the backward pass). Gradients that were sparse on any rank count as sparse.
 std::vector<std::size_t> BackwardPass::agree_on_order() {
   const Counting counting(exposed_);
-  const Backend& backend = reducer_.backend;
+  const DeviceBackend& backend = reducer_.backend;
   std::vector<std::int64_t> mine(ready_order_.begin(), ready_order_.end());
   for (std::size_t i = gradients_.size(); i-- > 0;) {
     if (!gradients_[i].ready) mine.push_back(static_cast<std::int64_t>(i));

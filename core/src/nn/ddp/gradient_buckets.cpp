@@ -39,7 +39,8 @@ bool has_other_users(const torch::Tensor& gradient, const torch::Tensor& incomin
 
 }  // namespace
 
-GradientBuckets::GradientBuckets(const Backend& backend, ReducedParameters& parameters, const ReducerOptions& options)
+GradientBuckets::GradientBuckets(const DeviceBackend& backend, ReducedParameters& parameters,
+                                 const ReducerOptions& options)
     : backend_(backend), parameters_(parameters), options_(options), places_(parameters.size()) {
   if (!options_.gradient_as_bucket_view || !backend_.device().is_cpu() || backend_.world_size() == 1) return;
   std::vector<torch::Tensor> tensors;

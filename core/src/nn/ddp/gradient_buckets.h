@@ -12,7 +12,7 @@
 
 #include "gradient_placement.h"
 #include "lockstep/nn/reducer.h"
-#include "nn/backend.h"
+#include "nn/device_backend.h"
 #include "reduced_parameters.h"
 
 namespace lockstep::nn_detail {
@@ -24,7 +24,7 @@ struct Bucket {
 
 class GradientBuckets {
  public:
-  GradientBuckets(const Backend& backend, ReducedParameters& parameters, const ReducerOptions& options);
+  GradientBuckets(const DeviceBackend& backend, ReducedParameters& parameters, const ReducerOptions& options);
 
   // `order`: all parameters, in the order in which their gradients become ready.
   void build(const std::vector<std::size_t>& order);
@@ -81,7 +81,7 @@ class GradientBuckets {
     return options_.gradient_as_bucket_view && !parameters_[parameter].is_shared();
   }
 
-  const Backend& backend_;
+  const DeviceBackend& backend_;
   ReducedParameters& parameters_;
   const ReducerOptions& options_;
   std::vector<Bucket> buckets_;

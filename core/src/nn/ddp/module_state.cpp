@@ -167,7 +167,7 @@ std::string describe_types(const torch::nn::Module& module, const std::set<std::
   return text;
 }
 
-void broadcast_state(const SharedState& state, const Backend& backend, int source) {
+void broadcast_state(const SharedState& state, const DeviceBackend& backend, int source) {
   std::vector<NamedParameter> block;
   std::size_t bytes = 0;
   const auto send = [&] {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "lockstep/nn/replica.h"
-#include "nn/backend.h"
+#include "nn/device_backend.h"
 
 namespace lockstep::nn_detail {
 
@@ -45,6 +45,6 @@ std::string describe(const SharedState& state, const DistributedDataParallelOpti
 std::string describe_types(const torch::nn::Module& module, const std::set<std::string>& ignored);
 
 // Collective. The state of every rank becomes that of `source`.
-void broadcast_state(const SharedState& state, const Backend& backend, int source);
+void broadcast_state(const SharedState& state, const DeviceBackend& backend, int source);
 
 }  // namespace lockstep::nn_detail

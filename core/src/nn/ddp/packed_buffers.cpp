@@ -29,7 +29,7 @@ bool is_plain_memory(const torch::Tensor& tensor) {
 
 }  // namespace
 
-PackedBuffers::PackedBuffers(const Backend& backend, std::vector<NamedParameter> buffers) : backend_(backend) {
+PackedBuffers::PackedBuffers(const DeviceBackend& backend, std::vector<NamedParameter> buffers) : backend_(backend) {
   std::int64_t bytes = 0;
   for (NamedParameter& buffer : buffers) {
     const torch::Tensor tensor = buffer.tensor;

@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "lockstep/nn/reducer.h"
-#include "nn/backend.h"
+#include "nn/device_backend.h"
 
 namespace lockstep::nn_detail {
 
 class PackedBuffers {
  public:
-  PackedBuffers(const Backend& backend, std::vector<NamedParameter> buffers);
+  PackedBuffers(const DeviceBackend& backend, std::vector<NamedParameter> buffers);
 
   bool empty() const { return items_.empty(); }
   // Throws when a buffer has another size or dtype than at first: these define its place in the block.
@@ -40,7 +40,7 @@ class PackedBuffers {
   void copy(bool pack);
   std::uint64_t versions() const;
 
-  const Backend& backend_;
+  const DeviceBackend& backend_;
   std::vector<Item> items_;
   torch::Tensor packed_;  // bytes; each buffer starts at a cache line
   c10::intrusive_ptr<c10d::Work> work_;

@@ -7,7 +7,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <utility>
 
-#include "nn/backend.h"
+#include "nn/device_backend.h"
 
 namespace lockstep::nn_detail {
 
@@ -16,7 +16,7 @@ namespace lockstep::nn_detail {
 // gradients were used, and every other setter does nothing.
 class PassReport {
  public:
-  PassReport(const Backend& backend, std::size_t parameters, bool tells_buffers);
+  PassReport(const DeviceBackend& backend, std::size_t parameters, bool tells_buffers);
 
   // Whether this rank has a gradient of the parameter.
   void set_used(std::size_t parameter, bool here) { set(parameter, here); }
@@ -57,7 +57,7 @@ class PassReport {
   bool anywhere(std::size_t i);
   void send_own();
 
-  const Backend& backend_;
+  const DeviceBackend& backend_;
   const std::size_t parameters_;
   const bool tells_buffers_;
   const bool on_cpu_;

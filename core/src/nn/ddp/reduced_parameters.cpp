@@ -8,7 +8,7 @@
 
 namespace lockstep::nn_detail {
 
-ReducedParameters::ReducedParameters(std::vector<NamedParameter> parameters, const Backend& backend,
+ReducedParameters::ReducedParameters(std::vector<NamedParameter> parameters, const DeviceBackend& backend,
                                      OnGradient on_gradient)
     : backend_(backend), on_gradient_(std::move(on_gradient)) {
   for (NamedParameter& parameter : parameters) {

@@ -13,7 +13,7 @@
 
 #include "buckets.h"
 #include "lockstep/nn/reducer.h"
-#include "nn/backend.h"
+#include "nn/device_backend.h"
 #include "parameter_users.h"
 
 namespace lockstep::nn_detail {
@@ -36,7 +36,7 @@ class ReducedParameters {
   using OnGradient = std::function<void(std::size_t index, const torch::Tensor& incoming)>;
 
   // Leaves out parameters that require no gradient.
-  ReducedParameters(std::vector<NamedParameter> parameters, const Backend& backend, OnGradient on_gradient);
+  ReducedParameters(std::vector<NamedParameter> parameters, const DeviceBackend& backend, OnGradient on_gradient);
 
   std::size_t size() const { return all_.size(); }
   ReducedParameter& operator[](std::size_t index) { return all_[index]; }
@@ -75,7 +75,7 @@ class ReducedParameters {
   [[noreturn]] void throw_changed(const ReducedParameter& parameter, const char* what,
                                   const torch::Tensor& found) const;
 
-  const Backend& backend_;
+  const DeviceBackend& backend_;
   const OnGradient on_gradient_;
   std::vector<ReducedParameter> all_;
   std::vector<Hook> hooks_;  // one for each parameter

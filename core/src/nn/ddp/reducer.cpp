@@ -4,7 +4,7 @@
 #include <atomic>
 #include <utility>
 
-#include "c10d/own_group.h"
+#include "c10d/world/own_group.h"
 #include "module_state.h"
 #include "reducer_impl.h"
 

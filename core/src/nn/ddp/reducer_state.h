@@ -10,7 +10,7 @@
 #include "gradient_buckets.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/nn/reducer.h"
-#include "nn/backend.h"
+#include "nn/device_backend.h"
 #include "packed_buffers.h"
 #include "pass_report.h"
 #include "program_passes.h"
@@ -41,7 +41,7 @@ struct ReducerState {
 
   const ReducerOptions options;
   const ProcessGroup group;  // of the reducer's own
-  const Backend backend;
+  const DeviceBackend backend;
   ReducedParameters parameters;
   GradientBuckets buckets;
   PackedBuffers buffers;

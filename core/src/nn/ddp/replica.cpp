@@ -8,10 +8,10 @@
 #include <exception>
 #include <unordered_set>
 
-#include "c10d/own_group.h"
+#include "c10d/world/own_group.h"
 #include "module_state.h"
-#include "nn/backend.h"
 #include "nn/batch_norm/synchronised_batch_norm.h"
+#include "nn/device_backend.h"
 #include "nn/owed_meeting.h"
 #include "nn/same_on_all_ranks.h"
 #include "parameter_users.h"
@@ -63,7 +63,7 @@ std::optional<torch::Device> Replica::input_device() const {
 }
 
 int Replica::world_size() const {
-  return nn_detail::Backend(group_, device()).world_size();
+  return nn_detail::DeviceBackend(group_, device()).world_size();
 }
 
 // What is wrong here alone throws; the rest is what all ranks must have alike.
@@ -74,7 +74,7 @@ std::string Replica::own_lines() {
   check_devices();
   const nn_detail::SharedState state = nn_detail::shared_state(*module_, ignored_);
   const std::vector<NamedParameter> trained = nn_detail::trainable(state);
-  const nn_detail::Backend backend(options_.process_group, nn_detail::trained_device(trained));
+  const nn_detail::DeviceBackend backend(options_.process_group, nn_detail::trained_device(trained));
   refuse_other_ranks(trained);
   std::string lines = fmt::format("backend of the parameters' device: {}\n", backend.name());
   lines += nn_detail::describe(state, options_);
@@ -111,7 +111,7 @@ void Replica::take_own_groups() {
 }
 
 void Replica::synchronise_state(int source, bool send) {
-  const auto backend = nn_detail::Backend::for_host_data(group_, device());
+  const auto backend = nn_detail::DeviceBackend::for_host_data(group_, device());
   const char* const what = "DistributedDataParallel needs the same model and options";
   nn_detail::check_same_lines(
       backend, [this] { return own_lines(); }, what);
@@ -120,8 +120,8 @@ void Replica::synchronise_state(int source, bool send) {
       backend, [this] { return nn_detail::describe_types(*module_, ignored_); }, what);
   take_own_groups();
   if (!send || world_size() == 1) return;
-  nn_detail::broadcast_state(nn_detail::sent_state(*module_, ignored_, options_), nn_detail::Backend(group_, device()),
-                             source);
+  nn_detail::broadcast_state(nn_detail::sent_state(*module_, ignored_, options_),
+                             nn_detail::DeviceBackend(group_, device()), source);
 }
 
 void Replica::build_reducer() {

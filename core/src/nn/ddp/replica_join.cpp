@@ -10,8 +10,8 @@
 
 #include "lockstep/nn/replica.h"
 #include "module_state.h"
-#include "nn/backend.h"
 #include "nn/batch_norm/synchronised_batch_norm.h"
+#include "nn/device_backend.h"
 #include "nn/owed_meeting.h"
 
 namespace lockstep {
@@ -66,7 +66,7 @@ void check_no_second_part(const torch::Tensor& all) {
 }  // namespace
 
 std::vector<int> Replica::exchange_activity(bool active, bool continues_pass) {
-  const nn_detail::Backend backend(group_, device());
+  const nn_detail::DeviceBackend backend(group_, device());
   const std::int64_t bits = bits_of(active, *join_) | (continues_pass ? kContinuesPass : 0);
   const torch::Tensor mine =
       torch::full({1}, bits, torch::TensorOptions().dtype(torch::kInt64).device(backend.device()));
@@ -193,8 +193,8 @@ void Replica::finish_join() {
   if (!shadows) return;
   // Ranks without inputs have skipped the last steps. Rank `last_active_` has taken every step. It is the highest of
   // these, as in PyTorch.
-  nn_detail::broadcast_state(nn_detail::sent_state(*module_, ignored_, options_), nn_detail::Backend(group_, device()),
-                             last_active_);
+  nn_detail::broadcast_state(nn_detail::sent_state(*module_, ignored_, options_),
+                             nn_detail::DeviceBackend(group_, device()), last_active_);
 }
 
 void Replica::end_join() {

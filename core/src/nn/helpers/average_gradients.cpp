@@ -4,7 +4,7 @@
 
 #include <unordered_set>
 
-#include "c10d/target.h"
+#include "c10d/world/target.h"
 #include "lockstep/c10d/collectives.h"
 #include "nn/check_parameter.h"
 #include "nn/flat_mean.h"
@@ -48,7 +48,7 @@ void average(const std::vector<NamedParameter>& parameters, const ProcessGroup& 
     const std::int64_t kind = anywhere.const_data_ptr<std::int64_t>()[i];
     torch::Tensor& gradient = trained[i].tensor.mutable_grad();
     if (kind == kSparseRows) {
-      const nn_detail::Backend backend(group, trained[i].tensor.device());
+      const nn_detail::DeviceBackend backend(group, trained[i].tensor.device());
       const auto own = prepared(group, [&] { return nn_detail::own_rows(trained[i], gradient, backend.rank()); });
       gradient = nn_detail::mean_of_rows(own, trained[i].tensor, backend);
     } else if (kind == kDenseGradient) {

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/arithmetic.h"
-#include "c10d/staging.h"
+#include "c10d/backend/staging.h"
 #include "c10d/streams.h"
 #include "lockstep/base/log.h"
 #include "nn/all_ranks.h"

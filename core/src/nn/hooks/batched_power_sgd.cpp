@@ -103,7 +103,7 @@ class BatchedPowerSgdHook final : public CommHook {
 
   const PowerSgdOptions& options() const { return low_rank_.options(); }
 
-  Memory& memory_of_bucket(GradBucket& bucket, const nn_detail::Backend& backend) {
+  Memory& memory_of_bucket(GradBucket& bucket, const nn_detail::DeviceBackend& backend) {
     Memory& memory = memories_[bucket.index()];
     nn_detail::BucketContent content(bucket);
     if (memory.content == content) return memory;

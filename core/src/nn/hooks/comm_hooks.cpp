@@ -72,7 +72,7 @@ class CompressHook final : public CommHook {
     torch::Tensor error;
   };
 
-  const torch::Tensor& compress(GradBucket& bucket, const nn_detail::Backend& backend) {
+  const torch::Tensor& compress(GradBucket& bucket, const nn_detail::DeviceBackend& backend) {
     const torch::Tensor& buffer = bucket.buffer();
     Memory& memory = memory_[bucket.index()];
     if (nn_detail::BucketContent content(bucket); memory.content != content) {

@@ -6,9 +6,9 @@
 #include <functional>
 #include <utility>
 
-#include "c10d/own_group.h"
+#include "c10d/world/own_group.h"
 #include "lockstep/nn/comm_hook.h"
-#include "nn/backend.h"
+#include "nn/device_backend.h"
 
 namespace lockstep::nn_detail {
 
@@ -20,7 +20,7 @@ class HookChannel {
     if (group && backend_.world_size() != get_world_size(bucket.group())) bucket.keep_scale();
   }
 
-  const Backend& backend() const { return backend_; }
+  const DeviceBackend& backend() const { return backend_; }
 
   c10::intrusive_ptr<c10d::Work> start_mean(const torch::Tensor& flat) const {
     bucket_.add_sent(flat.nbytes());
@@ -32,7 +32,7 @@ class HookChannel {
   }
 
  private:
-  Backend backend_;
+  DeviceBackend backend_;
   GradBucket& bucket_;
 };
 
@@ -59,7 +59,7 @@ class HookGroup {
 // What a hook's run() returns where finishing needs nothing but work of the stream: with a backend that works by
 // streams it is enqueued at once, so that the device does it while the backward pass goes on. Nothing is left to finish
 // then.
-inline std::function<void()> at_once_by_stream(const Backend& backend, std::function<void()> finish) {
+inline std::function<void()> at_once_by_stream(const DeviceBackend& backend, std::function<void()> finish) {
   if (!backend.orders_by_stream()) return finish;
   finish();
   return nullptr;

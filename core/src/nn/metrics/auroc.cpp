@@ -6,7 +6,7 @@
 #include "lockstep/nn/metrics.h"
 #include "metric_ranks.h"
 #include "nn/all_ranks.h"
-#include "nn/backend.h"
+#include "nn/device_backend.h"
 
 namespace lockstep {
 namespace {
@@ -29,7 +29,7 @@ torch::Tensor compressed(const torch::Tensor& scores, const torch::Tensor& label
 // Those of all ranks.
 torch::Tensor of_all_ranks(const torch::Tensor& own, const ProcessGroup& group) {
   if (!nn_detail::has_other_ranks(group)) return own;
-  const nn_detail::Backend backend = nn_detail::Backend::for_host_data(group, local_device());
+  const nn_detail::DeviceBackend backend = nn_detail::DeviceBackend::for_host_data(group, local_device());
   std::vector<torch::Tensor> parts;
   for (const torch::Tensor& part : backend.all_gather_uneven(own.flatten().to(backend.device())))
     parts.push_back(part.cpu().view({3, part.numel() / 3}));

@@ -3,7 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include "nn/all_ranks.h"
-#include "nn/backend.h"
+#include "nn/device_backend.h"
 #include "nn/same_on_all_ranks.h"
 
 namespace lockstep::nn_detail {
@@ -31,18 +31,18 @@ void check_metric(const ProcessGroup& group, const std::string& description, con
     return description;
   };
   if (!has_other_ranks(group)) return static_cast<void>(own_lines());
-  check_same_lines(Backend::for_host_data(group, local_device()), own_lines, "compute() needs the same metric");
+  check_same_lines(DeviceBackend::for_host_data(group, local_device()), own_lines, "compute() needs the same metric");
 }
 
 torch::Tensor gather_counts(const torch::Tensor& counts, const ProcessGroup& group) {
   if (!has_other_ranks(group)) return counts.unsqueeze(0);
-  const Backend backend = Backend::for_host_data(group, local_device());
+  const DeviceBackend backend = DeviceBackend::for_host_data(group, local_device());
   return backend.all_gather(counts.to(backend.device())).cpu();
 }
 
 torch::Tensor sum_counts(const torch::Tensor& counts, const ProcessGroup& group) {
   if (!has_other_ranks(group)) return counts.clone();
-  const Backend backend = Backend::for_host_data(group, local_device());
+  const DeviceBackend backend = DeviceBackend::for_host_data(group, local_device());
   const torch::Tensor sum = counts.to(backend.device(), counts.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
   backend.start_sum(sum)->wait();
   return sum.cpu();

@@ -6,13 +6,13 @@
 #include <cstdint>
 #include <vector>
 
-#include "nn/backend.h"
+#include "nn/device_backend.h"
 
 namespace lockstep::nn_detail {
 
 class ShardExchange {
  public:
-  ShardExchange(const Backend& backend, std::int64_t bytes_at_once) : backend_(backend), cap_(bytes_at_once) {}
+  ShardExchange(const DeviceBackend& backend, std::int64_t bytes_at_once) : backend_(backend), cap_(bytes_at_once) {}
 
   // Collective. parameters[r] of every rank become those of rank r. All ranks pass the same sizes and dtypes.
   // The layouts may differ.
@@ -21,7 +21,7 @@ class ShardExchange {
  private:
   torch::Tensor buffer_of(std::int64_t bytes);
 
-  const Backend& backend_;
+  const DeviceBackend& backend_;
   std::int64_t cap_;
   torch::Tensor buffer_;  // bytes; kept from step to step
 };

@@ -7,9 +7,9 @@
 #include <typeinfo>
 #include <unordered_set>
 
-#include "c10d/engine_of.h"
-#include "c10d/own_group.h"
-#include "c10d/target.h"
+#include "c10d/backend/group_errors.h"
+#include "c10d/world/engine_of.h"
+#include "c10d/world/own_group.h"
 #include "lockstep/nn/fused_step.h"
 #include "nn/same_on_all_ranks.h"
 #include "shard_plan.h"
@@ -91,7 +91,7 @@ std::string ShardedOptimizer::Impl::own_lines(const Groups& groups, const Optimi
   const torch::optim::Optimizer& optimizer = *inner;
   std::ostringstream text;
   text << "optimizer " << c10::demangle(typeid(optimizer).name()) << " on backend "
-       << nn_detail::Backend(options.process_group, device_of(groups)).name() << '\n'
+       << nn_detail::DeviceBackend(options.process_group, device_of(groups)).name() << '\n'
        << fmt::format("option bucket_cap_mb: {}\n", options.bucket_cap_mb);  // it decides how parameters are cut
   for (std::size_t group = 0; group < groups.size(); ++group) {
     const std::vector<torch::Tensor>& parameters = groups[group].params();
@@ -105,7 +105,7 @@ std::string ShardedOptimizer::Impl::own_lines(const Groups& groups, const Optimi
 
 void ShardedOptimizer::Impl::agree(const ProcessGroup& group, const std::function<std::string()>& lines) {
   // Where parameters are is not known yet.
-  nn_detail::check_same_lines(nn_detail::Backend::for_host_data(group, local_device()), lines,
+  nn_detail::check_same_lines(nn_detail::DeviceBackend::for_host_data(group, local_device()), lines,
                               "ZeroRedundancyOptimizer needs the same parameters in the same groups");
 }
 

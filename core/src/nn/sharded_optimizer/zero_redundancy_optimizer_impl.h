@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lockstep/nn/zero_redundancy_optimizer.h"
-#include "nn/backend.h"
+#include "nn/device_backend.h"
 #include "shard_exchange.h"
 
 namespace lockstep {
@@ -63,7 +63,7 @@ class ShardedOptimizer::Impl {
 
   const OptimizerFactory factory_;
   const ProcessGroup group_;  // of its own
-  const nn_detail::Backend backend_;
+  const nn_detail::DeviceBackend backend_;
   const ZeroRedundancyOptions options_;
   nn_detail::ShardExchange exchange_;
   std::vector<std::vector<torch::Tensor>> known_;  // the parameters of each group

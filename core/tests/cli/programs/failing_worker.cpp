@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "launch/first_failure.h"
+#include "launch/job/first_failure.h"
 
 namespace {
 

@@ -9,7 +9,7 @@
 #include "base/standard_descriptors.h"
 #include "doctor/checks.h"
 #include "doctor/measure.h"
-#include "launch/cores.h"
+#include "launch/process/cores.h"
 #include "options/command.h"
 
 namespace {

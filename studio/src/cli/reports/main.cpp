@@ -12,7 +12,7 @@
 
 #include "base/printable.h"
 #include "base/standard_descriptors.h"
-#include "launch/cores.h"
+#include "launch/process/cores.h"
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/report/report.h"
 #include "lockstep/report/scaling.h"

@@ -9,8 +9,8 @@
 #include <stdexcept>
 
 #include "base/arithmetic.h"
+#include "c10d/backend/group_errors.h"
 #include "c10d/cuda_library.h"
-#include "c10d/target.h"
 #include "lockstep/base/log.h"
 #include "lockstep/c10d/cuda.h"
 #include "lockstep/c10d/process_groups.h"

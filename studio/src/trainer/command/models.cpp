@@ -7,7 +7,7 @@
 #include <stdexcept>
 
 #include "base/printable.h"
-#include "c10d/target.h"
+#include "c10d/backend/group_errors.h"
 #include "lockstep/models/mnist_net.h"
 #include "lockstep/models/mobilenet_v3.h"
 #include "lockstep/models/resnet.h"

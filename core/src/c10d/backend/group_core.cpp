@@ -1,0 +1,106 @@
+#include "c10d/backend/group_core.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "c10d/backend/future_completer.h"
+#include "lockstep/c10d/errors.h"
+
+namespace lockstep {
+namespace {
+
+std::string numbered(const char* operation, std::uint64_t sequence) {
+  return sequence == 0 ? std::string(operation) : fmt::format("{} #{}", operation, sequence);
+}
+
+}  // namespace
+
+GroupCore::GroupCore(std::shared_ptr<comm::Communicator> communicator, Names names)
+    : names_(std::move(names)), group_size_(communicator->group_size()), communicator_(std::move(communicator)) {}
+
+GroupCore::~GroupCore() {
+  leave();
+}
+
+void GroupCore::fail(const Status& status, const char* operation, std::uint64_t sequence) const {
+  throw_status(status, fmt::format("{}, {}", who(), numbered(operation, sequence)));
+}
+
+void GroupCore::report_lost(const Status& error, const char* operation, std::uint64_t sequence) {
+  works_.report_lost(fmt::format("{}, {}", who(), numbered(operation, sequence)), error);
+}
+
+void GroupCore::check_process() const {
+  if (is_this_process()) return;
+  throw ArgumentError(
+      ErrorCode::kUnsupported,
+      fmt::format(
+          "this process is a fork of {}; only the rank itself can use its groups. What is to run beside it must be "
+          "forked before init_process_group, or replace its program (exec); a fork may call init_process_group as a "
+          "rank of its own",
+          who()));
+}
+
+std::shared_ptr<FutureCompleter> GroupCore::completer() {
+  check_process();
+  MutexLock lock(mutex_);
+  if (completer_ == nullptr && communicator_ != nullptr)
+    completer_ = std::shared_ptr<FutureCompleter>(new FutureCompleter, LeakInForks());
+  return completer_;
+}
+
+void GroupCore::keep_refusal(comm::Operation refusal) {
+  MutexLock lock(mutex_);
+  std::erase_if(refusals_, [](const comm::Operation& earlier) { return earlier.is_over(); });
+  refusals_.push_back(std::move(refusal));
+}
+
+void GroupCore::drain_refusals(Deadline until, const std::function<bool()>& stop) {
+  constexpr std::chrono::microseconds kPause{50};
+  std::vector<comm::Operation> refusals;
+  {
+    MutexLock lock(mutex_);
+    refusals = std::exchange(refusals_, {});
+  }
+  for (comm::Operation& refusal : refusals) {
+    while (!refusal.is_completed() && !until.expired() && !stop()) std::this_thread::sleep_for(kPause);
+  }
+}
+
+void GroupCore::retire(std::chrono::milliseconds parting_time) {
+  if (!is_this_process()) return;
+  std::shared_ptr<comm::Communicator> communicator = this->communicator();
+  if (communicator == nullptr) return;
+  const auto is_in_use = [&] { return communicator.use_count() > 2; };  // by more than this function and this object
+  const auto stop = [&] { return is_in_use() || !communicator->health().ok(); };
+  const Deadline until = Deadline::after(parting_time);
+  works_.drain(until, stop);
+  drain_refusals(until, stop);
+  std::shared_ptr<FutureCompleter> completer;
+  {
+    MutexLock lock(mutex_);
+    if (std::exchange(communicator_, nullptr) == nullptr) return;
+    completer = completer_;
+  }
+  // Another thread of this process is inside an operation: only an abort ends that.
+  if (communicator.use_count() > 1) communicator->abort(fmt::format("{} left it while it was in use", who()));
+  communicator.reset();
+  for (const GroupWorkPtr& work : works_.close()) work->give_up();
+  if (completer != nullptr) completer->begin_stop();
+}
+
+void GroupCore::leave() {
+  retire();
+  std::shared_ptr<FutureCompleter> completer;
+  {
+    MutexLock lock(mutex_);
+    completer = std::move(completer_);
+    completer_ = nullptr;
+  }
+  if (completer != nullptr) completer->stop();
+}
+
+}  // namespace lockstep

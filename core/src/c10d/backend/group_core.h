@@ -1,0 +1,77 @@
+// What a group shares with the works that it has returned: works may outlive the group.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "c10d/backend/works_under_way.h"
+#include "lockstep/base/fork.h"
+#include "lockstep/base/mutex.h"
+#include "lockstep/engine/communicator.h"
+
+namespace lockstep {
+
+class FutureCompleter;
+
+class GroupCore {
+ public:
+  struct Names {
+    std::string who;          // "rank 1, group 'world'"
+    std::string profiled_as;  // prefix in profiles: "lockstep" gives "lockstep:all_reduce"
+  };
+  GroupCore(std::shared_ptr<comm::Communicator> communicator, Names names);
+  ~GroupCore();
+
+  const std::string& who() const { return names_.who; }
+  const std::string& profiled_as() const { return names_.profiled_as; }
+
+  // Throws the error of the engine for `operation` number `sequence` (0: it has no number).
+  [[noreturn]] void fail(const Status& status, const char* operation, std::uint64_t sequence) const;
+
+  int group_size() const { return group_size_; }
+  // False in a fork of the rank. There a wait for a lock or a thread of the group would never end.
+  bool is_this_process() const { return origin_.is_this_process(); }
+  // Throws in a fork.
+  void check_process() const;
+
+  // Null once the group was left. Throws in a fork.
+  std::shared_ptr<comm::Communicator> communicator() const LOCKSTEP_EXCLUDES(mutex_) {
+    check_process();
+    MutexLock lock(mutex_);
+    return communicator_;
+  }
+
+  // Works and this object hold references to each other, until leave() ends that.
+  WorksUnderWay& works() { return works_; }
+  void report_lost(const Status& error, const char* operation, std::uint64_t sequence);
+
+  // Keeps a refusal: the call that tells the others that this rank cannot take part. Leaving the group waits for it as
+  // for a work. Otherwise the others would learn only that this rank has left.
+  void keep_refusal(comm::Operation refusal) LOCKSTEP_EXCLUDES(mutex_);
+
+  // Made at the first call; null once the group was left. Throws in a fork.
+  std::shared_ptr<FutureCompleter> completer() LOCKSTEP_EXCLUDES(mutex_);
+
+  // Leaves the group. If the group works, collectives that are under way first get up to `parting_time` to end. Works
+  // that are not over then end with an error.
+  void retire(std::chrono::milliseconds parting_time = WorksUnderWay::kPartingTime) LOCKSTEP_EXCLUDES(mutex_);
+  // Calls retire(), and then waits for callbacks of futures.
+  void leave() LOCKSTEP_EXCLUDES(mutex_);
+
+ private:
+  void drain_refusals(Deadline until, const std::function<bool()>& stop) LOCKSTEP_EXCLUDES(mutex_);
+
+  const Origin origin_;
+  const Names names_;
+  const int group_size_;
+  WorksUnderWay works_;
+  mutable Mutex mutex_;
+  std::shared_ptr<comm::Communicator> communicator_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::shared_ptr<FutureCompleter> completer_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::vector<comm::Operation> refusals_ LOCKSTEP_GUARDED_BY(mutex_);
+};
+
+}  // namespace lockstep

@@ -1,0 +1,211 @@
+#include "lockstep/c10d/process_group_lockstep.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <numeric>
+#include <utility>
+
+#include "c10d/backend/collective_call.h"
+#include "c10d/backend/group_core.h"
+#include "c10d/backend/group_errors.h"
+#include "c10d/stores/watched_store.h"
+#include "lockstep/c10d/errors.h"
+
+namespace lockstep {
+namespace {
+
+void check_options(const std::shared_ptr<comm::Store>& store, const ProcessGroupLockstepOptions& options) {
+  if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size) {
+    throw ArgumentError(ErrorCode::kInvalidArgument, fmt::format("group '{}': rank {} is not in 0 to {}", options.name,
+                                                                 options.rank, options.world_size - 1));
+  }
+  if (!options.global_ranks.empty() && options.global_ranks.size() != static_cast<std::size_t>(options.world_size)) {
+    throw ArgumentError(ErrorCode::kInvalidArgument,
+                        fmt::format("group '{}': {} global ranks given for a group of {}", options.name,
+                                    options.global_ranks.size(), options.world_size));
+  }
+  if (store == nullptr) {
+    throw ArgumentError(ErrorCode::kInvalidArgument,
+                        fmt::format("group '{}': no store to find the others", options.name));
+  }
+}
+
+// Null if the system refuses the memory. Then the engine asks for it once more, and tells the other ranks, which would
+// wait for this one, if that fails too.
+std::shared_ptr<comm::SharedArena> find_arena() {
+  try {
+    return process_arena();
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+}
+
+// A view of `store`: a wait for a key fails with the error that `look` finds in the group. After this rank has left the
+// group, nothing is looked at.
+template <typename Look>
+std::shared_ptr<comm::Store> watch_group(std::shared_ptr<comm::Store> store, const std::shared_ptr<GroupCore>& core,
+                                         Look look) {
+  return make_watched_store(std::move(store), [core = std::weak_ptr(core), look = std::move(look)] {
+    const auto group = core.lock();
+    const auto communicator = group == nullptr || !group->is_this_process() ? nullptr : group->communicator();
+    return communicator == nullptr ? Status() : look(*communicator);
+  });
+}
+
+// Once a group is broken, collectives of the others may never end: a rank that stands still does so in all of them.
+void leave(GroupCore& core) {
+  core.retire(comm::Communicator::any_broken() ? std::chrono::milliseconds(0) : WorksUnderWay::kPartingTime);
+  core.leave();
+}
+
+}  // namespace
+
+c10::intrusive_ptr<ProcessGroupLockstep> ProcessGroupLockstep::create(std::shared_ptr<comm::Store> store,
+                                                                      const ProcessGroupLockstepOptions& options) {
+  check_options(store, options);
+  comm::CommunicatorOptions communicator_options;
+  communicator_options.rank = options.rank;
+  communicator_options.group_size = options.world_size;
+  communicator_options.name = options.name;
+  communicator_options.timeout = options.timeout;
+  communicator_options.arena = find_arena();
+  communicator_options.world_ranks = options.global_ranks;
+  communicator_options.members = options.members;
+  communicator_options.family = options.family;
+  auto communicator = comm::Communicator::create(store, communicator_options);
+  const std::string who = describe_member(options.rank, options.name, options.global_ranks);
+  if (!communicator.ok()) throw_status(communicator.status(), who + ", joining the group");
+  auto core = std::make_shared<GroupCore>(std::move(communicator).value(), GroupCore::Names{who, options.profiled_as});
+  Membership membership{std::move(store),   options.name,         options.rank,
+                        options.world_size, options.global_ranks, options.timeout};
+  // Not reclaim(), which expects an object with a reference count above zero.
+  return c10::intrusive_ptr<ProcessGroupLockstep>(
+      std::unique_ptr<ProcessGroupLockstep>(new ProcessGroupLockstep(std::move(membership), std::move(core))));
+}
+
+ProcessGroupLockstep::ProcessGroupLockstep(Membership membership, std::shared_ptr<GroupCore> core)
+    : GroupBackend(std::move(membership)), core_(std::move(core)) {}
+
+ProcessGroupLockstep::~ProcessGroupLockstep() {
+  leave(*core_);
+}
+
+const std::string& ProcessGroupLockstep::who() const {
+  return core_->who();
+}
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::barrier(const c10d::BarrierOptions& opts) {
+  CollectiveCall call(core_, "barrier",
+                      {c10d::OpType::BARRIER, blocking(opts.asyncOp), timeout_or_default(opts.timeout)});
+  call.follow_earlier_works();
+  call.submit(comm::Barrier{});
+  return call.work({});
+}
+
+// Rank 0 names the missing ranks in the words of c10d's monitored barriers, for programs that look for these.
+void ProcessGroupLockstep::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
+  const auto timeout = opts.timeout == c10d::kUnsetTimeout ? timeout_or_default(opts.timeout) : opts.timeout;
+  CollectiveCall call(core_, "monitored_barrier", {c10d::OpType::BARRIER, Blocking::kYes, timeout});
+  try {
+    call.follow_earlier_works();
+    call.submit(comm::Barrier{});
+    call.work({});
+  } catch (const BackendError& error) {
+    const auto communicator = core_->communicator();
+    std::vector<int> absent;
+    if (communicator != nullptr) absent = communicator->absent(communicator->sequence());
+    for (int& rank : absent) rank = global_rank(rank);
+    std::string text;
+    if (rank_ != 0) {
+      text = fmt::format(
+          "Rank {} successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank {}",
+          global_rank(rank_), global_rank(0));
+    } else if (!absent.empty()) {
+      text = absent.size() > 1 && wait_all_ranks
+                 ? fmt::format("Ranks {} failed to pass monitoredBarrier", fmt::join(absent, ", "))
+                 : fmt::format("Rank {} failed to pass monitoredBarrier", absent.front());
+      if (error.code() == ErrorCode::kTimeout) {
+        text =
+            fmt::format("Rank {} timed out in monitoredBarrier after {} ms: {}", global_rank(0), timeout.count(), text);
+      }
+    }
+    if (text.empty()) throw;
+    throw BackendError(error.code(), fmt::format("{}. {}", text, error.what_without_backtrace()));
+  }
+}
+
+std::uint64_t ProcessGroupLockstep::getSequenceNumberForGroup() {
+  const auto communicator = core_->communicator();
+  return communicator == nullptr ? 0 : communicator->sequence();
+}
+
+ProcessGroupLockstepOptions ProcessGroupLockstep::options_of(const Membership& membership) {
+  ProcessGroupLockstepOptions options;
+  options.rank = membership.rank;
+  options.world_size = membership.size;
+  options.name = membership.name;
+  options.timeout = membership.timeout;
+  options.global_ranks = membership.global_ranks;
+  return options;
+}
+
+c10::intrusive_ptr<c10d::Backend> ProcessGroupLockstep::create_part(Membership part) const {
+  return create(part.store, options_of(part));
+}
+
+c10::intrusive_ptr<c10d::Backend> ProcessGroupLockstep::create_twin(Membership twin) const {
+  const auto communicator = core_->communicator();
+  if (communicator == nullptr) throw BackendError(ErrorCode::kAborted, who() + ": this rank has left the group");
+  ProcessGroupLockstepOptions options = options_of(twin);
+  options.family = communicator->family();
+  std::vector<int> ranks(twin.size);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  // A member that has seen this group break makes no twin. That it then leaves is not the cause.
+  const auto look = [ranks = std::move(ranks)](const comm::Communicator& group) {
+    const Status present = group.check_present(ranks);
+    const Status health = group.health();
+    return health.ok() ? present : health;
+  };
+  return create(watch_group(std::move(twin.store), core_, look), options);
+}
+
+void ProcessGroupLockstep::abort() {
+  abort(aborted_by(who()));
+}
+
+void ProcessGroupLockstep::abort(const std::string& reason) {
+  if (!core_->is_this_process()) return;
+  if (const auto communicator = core_->communicator()) communicator->abort(reason);
+}
+
+void ProcessGroupLockstep::retire(std::chrono::milliseconds parting_time) {
+  core_->retire(parting_time);
+}
+
+void ProcessGroupLockstep::refuse(const std::string& reason) {
+  // A broken group need not be told.
+  const auto communicator = core_->communicator();
+  if (communicator == nullptr) return;
+  Result<comm::Operation> refusal = communicator->start(comm::Refusal{reason});
+  if (refusal.ok()) core_->keep_refusal(std::move(refusal).value());
+}
+
+void ProcessGroupLockstep::shutdown() {
+  leave(*core_);
+}
+
+std::shared_ptr<comm::Store> ProcessGroupLockstep::watched(std::shared_ptr<comm::Store> store,
+                                                           std::vector<int> ranks) const {
+  return watch_group(std::move(store), core_, [ranks = std::move(ranks)](const comm::Communicator& group) {
+    return group.check_present(ranks);
+  });
+}
+
+Status ProcessGroupLockstep::health() const {
+  if (!core_->is_this_process()) return fork_of(who());
+  const auto communicator = core_->communicator();
+  return communicator == nullptr ? Status() : communicator->health();
+}
+
+}  // namespace lockstep

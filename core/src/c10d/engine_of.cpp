@@ -1,9 +1,0 @@
-#include "c10d/engine_of.h"
-
-namespace lockstep {
-
-ProcessGroupLockstep* engine_of(const ProcessGroup& group, c10::DeviceType device) {
-  return dynamic_cast<ProcessGroupLockstep*>(group->getBackend(device).get());
-}
-
-}  // namespace lockstep

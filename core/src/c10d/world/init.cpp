@@ -1,0 +1,255 @@
+// Making and leaving the world.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <numeric>
+#include <optional>
+
+#include "c10d/backend/group_errors.h"
+#include "c10d/world/engine_of.h"
+#include "c10d/world/world_state.h"
+#include "launch/job/first_failure.h"
+#include "launch/world/slurm.h"
+#include "lockstep/base/log.h"
+#include "lockstep/launch/world.h"
+#include "store/membership/refuse_rendezvous.h"
+#include "store/membership/same_choice.h"
+
+namespace lockstep {
+namespace {
+
+// How long the rank that serves the store waits for the others when it leaves in order.
+constexpr std::chrono::milliseconds kPartingTime{5000};
+// The same after an error, where its timeout is nearer than that.
+constexpr std::chrono::milliseconds kLeastPartingTime{1000};
+
+[[noreturn]] void reject(ErrorCode code, const std::string& text) {
+  throw ArgumentError(code, "init_process_group: " + text);
+}
+
+struct Place {
+  comm::RendezvousOptions rendezvous;
+  std::optional<launch::World> world = {};  // none: the local rank is not known
+  std::string step = {};  // of Slurm: no rank joins the wrong world if another step's store is at this port
+};
+
+// Rank, size and address, from the environment.
+Place find_place(const InitOptions& options) {
+  launch::WorldArguments arguments;
+  if (options.rank >= 0) arguments.rank = options.rank;
+  if (options.world_size >= 0) arguments.world_size = options.world_size;
+  Result<launch::World> world = launch::resolve_world(arguments);
+  if (!world.ok()) throw_status(world.status(), "init_process_group");
+  Place place;
+  place.rendezvous.init_method = "env://";
+  place.rendezvous.rank = world->rank;
+  place.rendezvous.world_size = world->world_size;
+  place.rendezvous.job_key = world->job_key;
+  place.rendezvous.master_addr = world->master_addr;
+  // MASTER_PORT is not handed on: the rendezvous reads it, and knows when torchrun's agent listens there.
+  const bool found_out = world->master_port > 0 && !place.rendezvous.environment.has("MASTER_PORT");
+  if (found_out) place.rendezvous.master_port = world->master_port;
+  if (world->source_kind == launch::WorldSource::kSlurm)
+    place.step = launch::slurm_step_name(Environment::of_process());
+  if (world->local_rank_known) place.world = world.value();
+  return place;
+}
+
+Place make_place(const InitOptions& options) {
+  Place place;
+  if (options.init_method.empty() && options.store == nullptr) {
+    place = find_place(options);
+  } else {
+    place.rendezvous.init_method = options.init_method;
+    place.rendezvous.rank = options.rank;
+    place.rendezvous.world_size = options.world_size;
+  }
+  place.rendezvous.timeout = options.timeout;
+  if (!options.group_name.empty()) place.rendezvous.group_name = options.group_name;
+  if (!place.step.empty()) place.rendezvous.group_name.insert(0, place.step + "/");
+  return place;
+}
+
+comm::Rendezvous meet(const InitOptions& options, const comm::RendezvousOptions& rendezvous) {
+  if (options.store != nullptr) {
+    if (!options.init_method.empty()) {
+      reject(ErrorCode::kInvalidArgument,
+             fmt::format("give a store or an init_method ('{}'), not both", options.init_method));
+    }
+    if (options.rank < 0 || options.world_size < 1) {
+      reject(ErrorCode::kInvalidArgument,
+             fmt::format("a store needs rank and world_size with it, found rank {} and world_size {}", options.rank,
+                         options.world_size));
+    }
+  }
+  auto met = options.store == nullptr ? comm::rendezvous(rendezvous) : comm::rendezvous(rendezvous, options.store);
+  if (!met.ok()) throw_status(met.status(), "init_process_group");
+  return std::move(met).value();
+}
+
+// For a rank whose number is not from the environment. Returns the world of the environment if it has the same rank and
+// world size.
+std::optional<launch::World> world_in_environment(int rank, int world_size) {
+  launch::WorldArguments arguments;
+  arguments.rank = rank;
+  arguments.world_size = world_size;
+  const Result<launch::World> world = launch::resolve_world(arguments);
+  return world.ok() && world.value().local_rank_known ? std::optional(world.value()) : std::nullopt;
+}
+
+// For a rank whose environment does not describe its world: works it out from the records of all ranks.
+launch::World world_among(const std::vector<comm::Member>& members, int rank) {
+  std::vector<std::string> nodes;
+  launch::World world;
+  world.local_rank = world.local_world_size = 0;
+  for (const comm::Member& member : members) {
+    if (std::find(nodes.begin(), nodes.end(), member.machine) == nodes.end()) nodes.push_back(member.machine);
+    if (member.machine != members[rank].machine) continue;
+    ++world.local_world_size;
+    if (member.rank < rank) ++world.local_rank;
+  }
+  world.rank = rank;
+  world.world_size = static_cast<int>(members.size());
+  world.node_rank = static_cast<int>(std::find(nodes.begin(), nodes.end(), members[rank].machine) - nodes.begin());
+  world.num_nodes = static_cast<int>(nodes.size());
+  world.source = "process group";
+  world.source_kind = launch::WorldSource::kProcessGroup;
+  world.local_rank_known = true;
+  return world;
+}
+
+// What is wrong here alone.
+BackendChoice check_call(std::string_view backend, const InitOptions& options) {
+  const BackendChoice backends = parse_backends(backend, "init_process_group");
+  check_backend_options(backends, options.backend_options, "init_process_group");
+  check_group_name(options.group_name, "init_process_group");
+  if (options.timeout <= std::chrono::milliseconds::zero()) {
+    reject(ErrorCode::kInvalidArgument,
+           fmt::format("the timeout must be positive, found {} ms", options.timeout.count()));
+  }
+  return backends;
+}
+
+// This rank's call is wrong: tells the ranks that wait for it, if they can be reached.
+void refuse_to_join(const InitOptions& options, const std::exception& error) {
+  try {
+    comm::refuse_rendezvous(make_place(options).rendezvous, options.store, plain_text(error));
+  } catch (const std::exception&) {  // the environment is wrong too
+  }
+}
+
+// Ranks with different backends would wait for one another, each in its own.
+void check_same_backends(comm::Rendezvous& met, const BackendChoice& backends, bool is_default, Deadline deadline) {
+  if (met.world_size == 1) return;
+  const Status same = comm::check_same_choice(*met.store, "backends/world", comm::Roster(), met.rank, met.world_size,
+                                              {text_of(backends), is_default, "backends"}, deadline);
+  if (same.ok()) return;
+  // This rank may host the store from which the others read the same.
+  static_cast<void>(met.release(std::clamp(deadline.remaining_ms(), kLeastPartingTime, kPartingTime)));
+  throw_status(same, fmt::format("init_process_group: rank {}", met.rank));
+}
+
+// Makes the backends and opens the world, once all ranks are known to want the same backends.
+void open_world(const BackendChoice& backends, const InitOptions& options, const comm::Rendezvous& met,
+                std::optional<launch::World> place, Deadline deadline) {
+  if (!place) place = world_in_environment(met.rank, met.world_size);
+  if (!place) place = world_among(met.members, met.rank);
+  WorldState::Members members{met.rank, std::vector<int>(met.world_size),
+                              options.group_name.empty() ? "world" : options.group_name};
+  std::iota(members.ranks.begin(), members.ranks.end(), 0);
+  const BackendRequest request{
+      met.store,         members.name,           met.rank, members.ranks, met.members, deadline.remaining_ms(),
+      place->local_rank, options.backend_options};
+  const auto made = make_backends(backends, request);
+  for (const DeviceBackend& one : made) one.backend->setTimeout(options.timeout);
+  WorldState::Facts facts{met.store, met.rank, met.world_size, *place, nullptr, options.timeout, backends};
+  facts.members = std::make_shared<const std::vector<comm::Member>>(met.members);
+  facts.device = choose_device(backends, place->local_rank);
+  WorldState::of_process().open(make_handle(members, met.store, made), members, facts, met);
+}
+
+}  // namespace
+
+void init_process_group(std::string_view backend, const InitOptions& options) {
+  if (is_initialized()) {
+    reject(ErrorCode::kInvalidArgument, "there is a process group already; destroy_process_group() leaves it");
+  }
+  BackendChoice backends;
+  try {
+    backends = check_call(backend, options);
+  } catch (const std::exception& error) {
+    refuse_to_join(options, error);
+    throw;
+  }
+  const Deadline deadline = Deadline::after(options.timeout);
+  const Place place = make_place(options);
+  comm::Rendezvous met = meet(options, place.rendezvous);
+  check_same_backends(met, backends, /*is_default=*/backend.empty(), deadline);
+  try {
+    open_world(backends, options, met, place.world, deadline);
+  } catch (...) {
+    static_cast<void>(met.release(std::chrono::milliseconds(0)));
+    throw;
+  }
+}
+
+void destroy_process_group(const ProcessGroup& group) {
+  WorldState& world = WorldState::of_process();
+  if (!world.is_open()) return;
+  if (group != nullptr && group != world.default_group("destroy_process_group")) {
+    world.remove(group);
+    return;
+  }
+  world.close(world.has_failed() ? std::chrono::milliseconds(0) : kPartingTime);
+}
+
+void abort_process_group(const std::string& reason, const ProcessGroup& group) {
+  const ProcessGroup target = group != nullptr ? group : default_group();
+  std::vector<ProcessGroup> all = WorldState::of_process().own_groups(target);
+  all.push_back(target);
+  for (const ProcessGroup& one : all) {
+    for (const auto& device : one->getDeviceTypes()) {
+      if (auto* const engine = engine_of(one, device.type())) {
+        engine->abort(reason);
+      } else {
+        one->getBackend(device.type())->abort();
+      }
+    }
+  }
+}
+
+bool is_initialized() {
+  return WorldState::of_process().is_open();
+}
+int get_local_rank() {
+  return WorldState::of_process().facts("get_local_rank").place.local_rank;
+}
+at::Device local_device() {
+  const WorldState& world = WorldState::of_process();
+  return world.is_open() ? world.facts("local_device").device : at::Device(at::kCPU);
+}
+
+ProcessGroupGuard::ProcessGroupGuard(std::string_view backend, const InitOptions& options)
+    : exceptions_at_start_(std::uncaught_exceptions()) {
+  init_process_group(backend, options);
+  rank_ = get_rank();
+  world_size_ = get_world_size();
+}
+
+ProcessGroupGuard::~ProcessGroupGuard() {
+  if (!origin_.is_this_process()) return;
+  try {
+    if (std::uncaught_exceptions() > exceptions_at_start_ && is_initialized()) {
+      // An exception that follows from another rank's failure is not the first failure. If the claim fails, the
+      // launcher's report may name another rank; nothing else depends on it.
+      if (!WorldState::of_process().has_failed()) static_cast<void>(launch::claim_first_failure(rank_));
+      abort_process_group(fmt::format("rank {} left by an exception of its own; its output says which", rank_));
+    }
+    destroy_process_group();
+  } catch (const std::exception& error) {
+    log::error(fmt::format("leaving the process group: {}", error.what()));
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,283 @@
+#include "c10d/world/world_state.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <numeric>
+
+#include "c10d/stores/watched_store.h"
+#include "c10d/world/engine_of.h"
+#include "c10d/world/group_watch.h"
+#include "engine/core/failure.h"
+#include "lockstep/base/fork.h"
+#include "lockstep/base/log.h"
+#include "lockstep/c10d/group_backend.h"
+#include "lockstep/c10d/store_adapter.h"
+
+namespace lockstep {
+namespace {
+
+// This process's rank in the open world (-1: none is open), and the process that has it.
+struct Joined {
+  std::atomic<std::uint32_t> generation{0};
+  std::atomic<int> rank{-1};
+};
+constinit Joined joined;
+
+void remember_rank(int rank) {
+  joined.generation = process_generation();
+  joined.rank = rank;
+}
+
+int rank_of_parent() {
+  return joined.generation == process_generation() ? -1 : joined.rank.load();
+}
+
+[[noreturn]] void throw_not_initialised(const char* what) {
+  if (const int rank = rank_of_parent(); rank >= 0) {
+    throw ArgumentError(
+        ErrorCode::kUnsupported,
+        fmt::format("{}: this process is a fork of rank {}; only the rank itself can use its groups. Fork "
+                    "before init_process_group, or call it here as a rank of another world",
+                    what, rank));
+  }
+  throw ArgumentError(ErrorCode::kInvalidArgument,
+                      fmt::format("{}: there is no process group; call init_process_group first", what));
+}
+
+void retire(const ProcessGroup& group, std::chrono::milliseconds parting_time) {
+  for (const at::Device& device : group->getDeviceTypes()) {
+    if (auto* const engine = engine_of(group, device.type())) engine->retire(parting_time);
+  }
+}
+
+// Why this rank's own backends of the group broke; empty: they work.
+std::string cause_in(const ProcessGroup& group) {
+  for (const at::Device& device : group->getDeviceTypes()) {
+    const auto backend = group->getBackend(device.type());
+    const auto* const ours = dynamic_cast<const GroupBackend*>(backend.get());
+    if (ours != nullptr && !ours->health().ok()) return comm::first_cause(ours->health().message());
+  }
+  return {};
+}
+
+struct Watchers {
+  Mutex mutex;
+  std::vector<void (*)(const ProcessGroup&)> functions LOCKSTEP_GUARDED_BY(mutex);
+};
+
+// Never destroyed, like the world.
+Watchers& watchers() {
+  static Watchers& all = *new Watchers;
+  return all;
+}
+
+void tell_watchers(const std::vector<ProcessGroup>& groups) {
+  Watchers& all = watchers();
+  std::vector<void (*)(const ProcessGroup&)> functions;
+  {
+    MutexLock lock(all.mutex);
+    functions = all.functions;
+  }
+  for (const auto left : functions) {
+    for (const ProcessGroup& group : groups) left(group);
+  }
+}
+
+}  // namespace
+
+void watch_groups(void (*left)(const ProcessGroup& group)) {
+  Watchers& all = watchers();
+  MutexLock lock(all.mutex);
+  if (std::find(all.functions.begin(), all.functions.end(), left) == all.functions.end()) all.functions.push_back(left);
+}
+
+WorldState& WorldState::of_process() {
+  static constinit OfProcess<WorldState> world;
+  return world.get();
+}
+
+bool WorldState::is_open() const {
+  MutexLock lock(mutex_);
+  return default_ != nullptr;
+}
+
+void WorldState::open(const ProcessGroup& group, Members members, const Facts& facts, comm::Rendezvous rendezvous) {
+  log::set_rank(facts.rank);
+  remember_rank(facts.rank);
+  launch::set_joined_world(facts.place);
+  {
+    MutexLock lock(mutex_);
+    default_ = group;
+    facts_ = facts;
+    rendezvous_ = std::move(rendezvous);
+  }
+  add(group, std::move(members));
+}
+
+void WorldState::close(std::chrono::milliseconds wait) {
+  std::vector<ProcessGroup> groups;
+  std::vector<ProcessGroup> kept;  // freed without the lock
+  std::optional<comm::Rendezvous> rendezvous;
+  {
+    MutexLock lock(mutex_);
+    groups = living_groups();
+    kept.swap(kept_);
+    for (auto& [key, entry] : groups_) entry.left = true;
+    counts_.clear();
+    default_.reset();
+    facts_ = {};
+    remember_rank(-1);
+    rendezvous.swap(rendezvous_);
+  }
+  launch::set_joined_world({});
+  // All groups before the first wait for callbacks: a callback may wait for an operation of another group.
+  for (const ProcessGroup& group : groups) retire(group, wait);
+  for (const ProcessGroup& group : groups) group->shutdown();
+  tell_watchers(groups);
+  groups.clear();
+  // kTimeout says that others are still connected; they lose the store then.
+  if (rendezvous) static_cast<void>(rendezvous->release(wait));
+}
+
+std::vector<ProcessGroup> WorldState::living_groups() const {
+  std::vector<ProcessGroup> groups;
+  for (const auto& [key, entry] : groups_) {
+    if (entry.left) continue;
+    if (ProcessGroup group = entry.group.lock()) groups.push_back(std::move(group));
+  }
+  return groups;
+}
+
+bool WorldState::has_failed() const {
+  std::vector<ProcessGroup> groups;
+  {
+    MutexLock lock(mutex_);
+    groups = living_groups();
+  }
+  for (const ProcessGroup& group : groups) {
+    for (const at::Device& device : group->getDeviceTypes()) {
+      if (group->getBackend(device.type())->getError() != c10d::ErrorType::SUCCESS) return true;
+    }
+  }
+  return false;
+}
+
+ProcessGroup WorldState::default_group(const char* what) const {
+  MutexLock lock(mutex_);
+  if (default_ == nullptr) throw_not_initialised(what);
+  return default_;
+}
+
+WorldState::Facts WorldState::facts(const char* what) const {
+  MutexLock lock(mutex_);
+  if (default_ == nullptr) throw_not_initialised(what);
+  return facts_;
+}
+
+void WorldState::add(const ProcessGroup& group, Members members, const ProcessGroup& of) {
+  MutexLock lock(mutex_);
+  std::erase_if(groups_, [](const auto& item) { return item.second.group.expired(); });
+  groups_.insert_or_assign(group.get(),
+                           Entry{c10::weak_intrusive_ptr<c10d::ProcessGroup>(group), std::move(members), of.get()});
+}
+
+void WorldState::remove(const ProcessGroup& group) {
+  std::vector<ProcessGroup> left = own_groups(group);
+  left.push_back(group);
+  for (const ProcessGroup& one : left) one->shutdown();
+  {
+    MutexLock lock(mutex_);
+    for (const ProcessGroup& one : left) {
+      std::erase(kept_, one);
+      if (const auto found = groups_.find(one.get()); found != groups_.end()) found->second.left = true;
+    }
+  }
+  tell_watchers({group});
+}
+
+void WorldState::keep(const ProcessGroup& own) {
+  MutexLock lock(mutex_);
+  if (default_ != nullptr) kept_.push_back(own);
+}
+
+bool WorldState::is_own(const ProcessGroup& group) const {
+  MutexLock lock(mutex_);
+  const auto found = groups_.find(group.get());
+  return found != groups_.end() && found->second.of != nullptr && !found->second.group.expired();
+}
+
+std::vector<ProcessGroup> WorldState::own_groups(const ProcessGroup& group) const {
+  std::vector<ProcessGroup> own;
+  MutexLock lock(mutex_);
+  for (const auto& [key, entry] : groups_) {
+    if (entry.left || entry.of != group.get()) continue;
+    if (ProcessGroup one = entry.group.lock()) own.push_back(std::move(one));
+  }
+  return own;
+}
+
+WorldState::Members WorldState::members(const ProcessGroup& group) const {
+  {
+    MutexLock lock(mutex_);
+    const auto found = groups_.find(group.get());
+    if (found != groups_.end() && !found->second.group.expired()) return found->second.members;
+  }
+  Members members{group->getRank(), std::vector<int>(group->getSize()), group->getGroupName()};
+  std::iota(members.ranks.begin(), members.ranks.end(), 0);
+  return members;
+}
+
+std::shared_ptr<comm::Store> WorldState::watched(std::shared_ptr<comm::Store> store, std::vector<int> ranks) const {
+  {
+    MutexLock lock(mutex_);
+    if (!rendezvous_ || !rendezvous_->sees_ends()) return store;
+  }
+  // The world of this process is never destroyed.
+  return make_watched_store(std::move(store), [this, ranks = std::move(ranks)] { return check_present(ranks); });
+}
+
+Status WorldState::check_present(const std::vector<int>& ranks) const {
+  std::optional<comm::Rendezvous> met;
+  ProcessGroup world;
+  {
+    MutexLock lock(mutex_);
+    met = rendezvous_;
+    world = default_;
+  }
+  if (!met || world == nullptr) return {};
+  const Result<std::vector<int>> answer = met->gone();
+  if (!answer.ok()) return {};  // a store that is lost ends the wait by itself
+  const std::vector<int>& gone = answer.value();
+  const auto lost = std::find_if(ranks.begin(), ranks.end(), [&](int rank) {
+    return rank != met->rank && std::find(gone.begin(), gone.end(), rank) != gone.end();
+  });
+  if (lost == ranks.end()) return {};
+  const comm::Member& member = met->members[*lost];
+  return {ErrorCode::kPeerFailed,
+          comm::caused(cause_in(world),
+                       fmt::format("rank {} (pid {} on {}) died or left the world", *lost, member.pid, member.host))};
+}
+
+int WorldState::count(const std::string& key) {
+  MutexLock lock(mutex_);
+  return ++counts_[key];
+}
+
+ProcessGroup make_handle(const WorldState::Members& members, const std::shared_ptr<comm::Store>& store,
+                         const std::vector<DeviceBackend>& backends) {
+  auto group = c10::make_intrusive<c10d::ProcessGroup>(c10::make_intrusive<StoreAdapter>(store), members.rank,
+                                                       static_cast<int>(members.ranks.size()));
+  for (const auto& [device, type, backend] : backends) {
+    // setBackend() replaces each backend's device by that of the group, which has none.
+    const auto bound = backend->getBoundDeviceId();
+    group->setBackend(device, type, backend);
+    backend->setBoundDeviceId(bound);
+  }
+  if (!backends.empty()) group->setDefaultBackend(backends.front().type);
+  group->setGroupName(members.name);
+  return group;
+}
+
+}  // namespace lockstep

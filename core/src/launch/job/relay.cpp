@@ -1,0 +1,140 @@
+#include "launch/job/relay.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <functional>
+#include <utility>
+
+#include "base/poll.h"
+#include "launch/output/log_folder.h"
+
+namespace lockstep::launch {
+namespace {
+
+constexpr int kMostReads = 1024;  // of 64 KiB; a pipe holds 1 MiB at most, unless root has made it larger
+
+}  // namespace
+
+Status Relay::add_pipe(std::unique_ptr<LogFile> log, WorkerStream::Settings settings, int& fd) {
+  std::array<int, 2> ends{-1, -1};
+  if (pipe2(ends.data(), O_CLOEXEC) != 0) return Status::from_errno("cannot make a pipe for a worker's output", errno);
+  fd = ends[1];
+  workers_ends_.emplace_back(ends[1]);
+  streams_.push_back(std::make_unique<WorkerStream>(Fd(ends[0]), std::move(log), std::move(settings)));
+  return {};
+}
+
+Result<Relay::OpenFile> Relay::open_log(const JobOptions& options, const JobSpec& job, int rank, const char* stream) {
+  const std::function<Result<OpenFile>()> open = [folder = options.log_dir, run_id = job.run_id,
+                                                  attempt = job.restart_count, rank, stream]() -> Result<OpenFile> {
+    LOCKSTEP_ASSIGN_OR_RETURN(std::string path, make_log_path(folder, run_id, attempt, rank, stream));
+    LOCKSTEP_ASSIGN_OR_RETURN(Fd fd, open_log_file(path));
+    return OpenFile{std::move(path), std::move(fd)};
+  };
+  return logs_->call(open, signals_fd_, Deadline::never());
+}
+
+Status Relay::connect_stream(const JobOptions& options, const JobSpec& job, int local_rank, Streams stream, int& fd) {
+  const bool is_err = stream == Streams::kErr;
+  const bool tee = includes(options.tee.of(local_rank), stream);
+  const bool to_file = tee || includes(options.redirects.of(local_rank), stream);
+  Console& console = is_err ? consoles_.err() : consoles_.out();
+  const bool alone = job.world_size == 1;
+  const std::vector<int>& chosen = options.shown_local_ranks;
+  const bool shown = chosen.empty() || std::find(chosen.begin(), chosen.end(), local_rank) != chosen.end();
+  // A single worker inherits our streams. Its stderr is still relayed for the failure report, except on a terminal or
+  // when stdout and stderr are the same file, where the order of both matters.
+  if (!to_file && alone && shown && (!is_err || console.terminal() || consoles_.same())) return {};
+
+  OpenFile file;
+  if (to_file) {
+    LOCKSTEP_ASSIGN_OR_RETURN(file, open_log(options, job, job.first_rank + local_rank, is_err ? "stderr" : "stdout"));
+  }
+  Source& source = stderr_[static_cast<std::size_t>(local_rank)];
+  if (to_file && !tee) {
+    fd = file.fd.get();
+    workers_files_.push_back(std::move(file.fd));
+    if (is_err) source.path = file.path;
+    return {};
+  }
+  WorkerStream::Settings settings;
+  settings.console = shown ? &console : nullptr;
+  settings.close_with_console = !is_err;
+  if (!alone) settings.prefix = fmt::format("[rank {}]: ", job.first_rank + local_rank);
+  if (alone) {
+    settings.style = WorkerStream::Style::kRaw;
+  } else if (console.terminal() && job.first_rank + local_rank == 0) {
+    settings.style = WorkerStream::Style::kProgress;
+  }
+  if (is_err) {
+    source.tail = std::make_unique<Tail>();
+    settings.tail = source.tail.get();
+  }
+  return add_pipe(tee ? logs_->add(std::move(file.fd), file.path) : nullptr, std::move(settings), fd);
+}
+
+Status Relay::connect(const JobOptions& options, const JobSpec& job, int local_rank, Command& command) {
+  stderr_.emplace_back();
+  LOCKSTEP_RETURN_IF_ERROR(connect_stream(options, job, local_rank, Streams::kOut, command.stdout_fd));
+  return connect_stream(options, job, local_rank, Streams::kErr, command.stderr_fd);
+}
+
+void Relay::started() {
+  workers_ends_.clear();
+  for (Fd& file : workers_files_) logs_->close(std::move(file));
+  workers_files_.clear();
+}
+
+void Relay::add_to(std::vector<pollfd>& polled) {
+  if (logs_ != nullptr) logs_->add_to(polled);
+  for (const auto& stream : streams_) {
+    if (stream->wants_read()) polled.push_back({stream->fd(), POLLIN, 0});
+  }
+}
+
+void Relay::serve() {
+  const auto now = WorkerStream::Clock::now();
+  for (const auto& stream : streams_) {
+    if (stream->wants_read()) stream->read_some();
+    stream->show_partial_if_due(now);
+  }
+  if (logs_ != nullptr) logs_->serve();
+  consoles_.serve();
+  consoles_.flush();
+}
+
+Deadline Relay::next_due() const {
+  auto due = WorkerStream::Clock::time_point::max();
+  for (const auto& stream : streams_) due = std::min(due, stream->partial_due().value_or(due));
+  return logs_ != nullptr ? earlier(Deadline::at(due), logs_->next_due()) : Deadline::at(due);
+}
+
+void Relay::drain() {
+  for (const auto& stream : streams_) {
+    // A process that could not be killed may go on writing.
+    for (int i = 0; i < kMostReads && stream->open() && stream->read_some(); ++i) {
+    }
+    if (stream->open()) stream->finish();
+  }
+  consoles_.flush();
+}
+
+std::optional<std::vector<std::string>> Relay::stderr_tail(int local_rank) const {
+  const Source& source = stderr_[static_cast<std::size_t>(local_rank)];
+  if (source.tail != nullptr) return source.tail->lines();
+  if (source.path.empty()) return std::nullopt;
+  const std::function<Result<std::string>()> read = [path = source.path]() -> Result<std::string> {
+    return read_end_of_file(path, Tail::kNeeded);
+  };
+  const Result<std::string> end = logs_->call(read, signals_fd_, Deadline::after(logs_->patience()));
+  Tail tail;
+  tail.append(end.ok() ? end.value() : end.status().message());
+  return tail.lines();
+}
+
+}  // namespace lockstep::launch

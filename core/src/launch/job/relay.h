@@ -1,0 +1,68 @@
+// Relay: carries the output of a group's workers to the launcher's own streams and to log files.
+#pragma once
+
+#include <poll.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "launch/job/agent.h"
+#include "launch/job/worker_environment.h"
+#include "launch/output/consoles.h"
+#include "launch/output/log_files.h"
+#include "launch/output/tail.h"
+#include "launch/output/worker_stream.h"
+#include "launch/process/process_tree.h"
+
+namespace lockstep::launch {
+
+class Relay {
+ public:
+  // `logs`: nullptr if no stream goes to a file. Waits for files end when `signals_fd` becomes readable.
+  Relay(Consoles& consoles, LogFiles* logs, int signals_fd)
+      : consoles_(consoles), logs_(logs), signals_fd_(signals_fd) {}
+  ~Relay() { started(); }
+  Relay(const Relay&) = delete;
+  Relay& operator=(const Relay&) = delete;
+
+  // Decides where the worker's output goes, opens pipes and files, and sets the command's descriptors. Waits for a
+  // folder that does not answer until a signal comes: kAborted.
+  Status connect(const JobOptions& options, const JobSpec& job, int local_rank, Command& command);
+  // To call when the workers run: closes the descriptors of which they have copies.
+  void started();
+
+  void add_to(std::vector<pollfd>& polled);
+  // Reads all pipes and shows partial lines that are due.
+  void serve();
+  // When the next partial line is due; never: there is none.
+  Deadline next_due() const;
+  // To call when no worker lives: relays the rest in the pipes.
+  void drain();
+
+  // The last lines of a worker's stderr; nullopt if the launcher did not see it. Gives up on its file as LogFiles does.
+  std::optional<std::vector<std::string>> stderr_tail(int local_rank) const;
+
+ private:
+  struct Source {
+    std::unique_ptr<Tail> tail;  // if stderr is read from a pipe
+    std::string path;            // if stderr goes to this file only
+  };
+  struct OpenFile {
+    std::string path;
+    Fd fd;
+  };
+  Result<OpenFile> open_log(const JobOptions& options, const JobSpec& job, int rank, const char* stream);
+  Status connect_stream(const JobOptions& options, const JobSpec& job, int local_rank, Streams stream, int& fd);
+  Status add_pipe(std::unique_ptr<LogFile> log, WorkerStream::Settings settings, int& fd);
+
+  Consoles& consoles_;
+  LogFiles* const logs_;
+  const int signals_fd_;
+  std::vector<Fd> workers_ends_;
+  std::vector<Fd> workers_files_;
+  std::vector<std::unique_ptr<WorkerStream>> streams_;
+  std::vector<Source> stderr_;  // by local rank
+};
+
+}  // namespace lockstep::launch

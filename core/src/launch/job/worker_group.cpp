@@ -1,0 +1,266 @@
+#include "launch/job/worker_group.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <climits>
+#include <cstdlib>
+#include <utility>
+
+#include "base/host.h"
+#include "base/poll.h"
+#include "launch/job/first_failure.h"
+#include "launch/nodes/say_notes.h"
+#include "launch/process/cores.h"
+#include "launch/process/program.h"
+#include "lockstep/base/environment.h"
+
+namespace lockstep::launch {
+namespace {
+
+// The codes by which ProcessTree::start tells the program's errors from the launcher's own.
+bool is_about_the_program(ErrorCode code) {
+  return code == ErrorCode::kNotFound || code == ErrorCode::kPermission || code == ErrorCode::kInvalidArgument;
+}
+
+}  // namespace
+
+Result<std::vector<Command>> WorkerGroup::make_commands(const std::string& executable, int null_fd) {
+  Command common;
+  common.executable = executable;
+  common.arguments = options_.command;
+  const std::vector<std::string> inherited = current_environment();
+  const std::vector<int> cores = options_.pin_cores ? allowed_cores() : std::vector<int>();
+  const std::vector<std::vector<int>> shares = share_cores(cores, options_.workers);
+  // A shell's keystrokes are not for a job in the background. The system would stop the launcher if it read them, but
+  // not a worker, which is in a session of its own.
+  const pid_t foreground = tcgetpgrp(STDIN_FILENO);
+  const bool in_background = foreground > 0 && foreground != getpgrp();
+  std::vector<Command> commands;
+  for (int local_rank = 0; local_rank < options_.workers; ++local_rank) {
+    Command& command = commands.emplace_back(common);
+    Variables variables = worker_variables(job_, local_rank);
+    variables.emplace_back("TORCHELASTIC_ERROR_FILE", error_files_.emplace_back(job_.error_files->make_file()));
+    const auto number = static_cast<std::size_t>(local_rank);
+    if (number < options_.worker_variables.size()) {
+      const Variables& more = options_.worker_variables[number];
+      variables.insert(variables.end(), more.begin(), more.end());
+    }
+    command.environment = merge_environment(inherited, variables);
+    keep_freed_memory(command.environment);
+    use_huge_pages(command.environment);
+    command.cpus = number < options_.worker_cores.size() ? options_.worker_cores[number] : shares[number];
+    if (local_rank > 0 || in_background) command.stdin_fd = null_fd;
+    LOCKSTEP_RETURN_IF_ERROR(relay_.connect(options_, job_, local_rank, command));
+  }
+  return commands;
+}
+
+Result<RunResult> WorkerGroup::run() {
+  const std::string path = Environment::of_process().get("PATH").value_or("/usr/bin:/bin");
+  const auto executable = find_executable(options_.command.front(), path);
+  if (!executable.ok()) {
+    result_.program = executable.status();
+    return std::move(result_);
+  }
+  const Fd null_fd(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!null_fd.valid()) return Status::from_errno("cannot open /dev/null", errno);
+  const auto made = make_commands(executable.value(), null_fd.get());
+  if (made.status().code() == ErrorCode::kAborted) return ended_by_signal(made.status());
+  LOCKSTEP_RETURN_IF_ERROR(made.status());
+  const std::vector<Command>& commands = made.value();
+  // Signals that came before there were workers are dropped.
+  while (signals_.take_for_workers() != 0) {
+  }
+  if (nodes_ != nullptr) nodes_->take_signals();
+  memory_kills_ = memory_kills();
+  auto started = start(commands);
+  if (started.status().code() == ErrorCode::kAborted) return ended_by_signal(started.status());
+  if (is_about_the_program(started.status().code())) {
+    result_.program = started.status();
+    return std::move(result_);
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(ProcessTree tree, std::move(started));
+  standby_.prepare(job_, commands);
+  exited_.assign(commands.size(), false);
+  relay_.started();
+  for (bool going_on = true; going_on && (tree.running() > 0 || awaits_other_node());) {
+    LOCKSTEP_ASSIGN_OR_RETURN(going_on, step(tree));
+  }
+  result_.leftovers = tree.end(options_.end_timeout);
+  if (result_.leftovers.code() == ErrorCode::kInternal) return result_.leftovers;
+  relay_.drain();
+  if (result_.failure) {
+    const auto tail = relay_.stderr_tail(result_.failure->local_rank);
+    result_.failure->stderr_seen = tail.has_value();
+    result_.failure->stderr_tail = tail.value_or(std::vector<std::string>());
+  }
+  return std::move(result_);
+}
+
+Result<ProcessTree> WorkerGroup::start(const std::vector<Command>& commands) {
+  if (auto waiting = standby_.release(commands, signals_.fd())) return std::move(*waiting);
+  return ProcessTree::start(commands, signals_.fd(), job_.error_files->folder());
+}
+
+RunResult WorkerGroup::ended_by_signal(const Status& why) {
+  result_.signal = signals_.take();
+  result_.leftovers = why;
+  return std::move(result_);
+}
+
+Result<bool> WorkerGroup::step(ProcessTree& tree) {
+  std::vector<pollfd> polled{{signals_.fd(), POLLIN, 0}, {signals_.workers_fd(), POLLIN, 0}, {tree.fd(), POLLIN, 0}};
+  relay_.add_to(polled);
+  consoles_.add_to(polled);
+  if (nodes_ != nullptr && result_.nodes.ok()) polled.push_back({nodes_->fd(), POLLIN, 0});
+  const Deadline nodes_due = nodes_ != nullptr ? nodes_->next_due() : Deadline::never();
+  const Deadline standby_due = all_is_well() ? standby_.next_due() : Deadline::never();
+  const Deadline end = (kill_at_ ? kill_at_ : stop_at_).value_or(Deadline::never());
+  const Deadline due = earlier(earlier(nodes_due, standby_due), earlier(relay_.next_due(), end));
+  const auto waited = poll_until(polled, earlier(due, look_at_));
+  LOCKSTEP_RETURN_IF_ERROR(waited.status().with_context("cannot wait for the workers"));
+  relay_.serve();
+  LOCKSTEP_RETURN_IF_ERROR(take_exits(tree));
+  serve_nodes(tree);
+  if (polled[1].revents != 0) pass_on_signal(tree);
+  if (polled[0].revents != 0 && !take_signal(tree)) return false;
+  if (all_is_well()) standby_.start_if_due();
+  if (look_at_.expired()) look_for_early_ends();
+  if (stop_at_ && !kill_at_ && stop_at_->expired()) stop_after_failure(tree);
+  if (!kill_at_ || !kill_at_->expired()) return true;
+  if (tree.running() > 0 && options_.grace.count() > 0) say_killed();
+  return false;
+}
+
+void WorkerGroup::look_for_early_ends() {
+  if (all_is_well()) static_cast<void>(tell_of_early_ends(job_, ended_));  // the store may be busy: next time
+  look_at_ = ended_.empty() || !all_is_well() ? Deadline::never() : Deadline::after(kLookAtEarlyEnds);
+}
+
+void WorkerGroup::say_killed() {
+  result_.killed = true;
+  std::vector<int> ranks;
+  for (std::size_t i = 0; i < exited_.size(); ++i) {
+    if (!exited_[i]) ranks.push_back(job_.first_rank + static_cast<int>(i));
+  }
+  consoles_.err().say(
+      fmt::format("lockstep: rank{} {} had not ended {} s (--grace) after being asked to, and {} killed",
+                  ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "),
+                  std::chrono::duration<double>(options_.grace).count(), ranks.size() == 1 ? "was" : "were"));
+}
+
+Status WorkerGroup::take_exits(ProcessTree& tree) {
+  while (tree.running() > 0) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<Exit> exit, tree.next_exit());
+    if (!exit) return {};
+    exited_[static_cast<std::size_t>(exit->index)] = true;
+    // A worker that exits because we stop it has not failed.
+    if (!kill_at_) take_exit(tree, *exit);
+  }
+  return {};
+}
+
+// Another running worker may have claimed the failure as its own. Then that worker gets time to exit with its own
+// error, which is the one to report.
+void WorkerGroup::take_exit(ProcessTree& tree, const Exit& exit) {
+  if (awaited_) {
+    if (exit.index != *awaited_) return;
+    if (exit.failed()) note_failure(exit);
+    return stop_after_failure(tree);
+  }
+  if (!exit.failed()) {
+    ended_.push_back(job_.first_rank + exit.index);
+    if (look_at_.is_never()) look_at_ = Deadline::after(kLookAtEarlyEnds);
+    return;
+  }
+  note_failure(exit);
+  awaited_ = claimed_by_running();
+  if (!awaited_) return stop_after_failure(tree);
+  stop_at_ = Deadline::after(options_.grace);
+}
+
+std::optional<int> WorkerGroup::claimed_by_running() const {
+  const Result<std::optional<int>> rank = first_failure(job_.store, job_.job_key);
+  if (!rank.ok() || !rank.value()) return {};
+  const int local_rank = *rank.value() - job_.first_rank;
+  const bool here = local_rank >= 0 && local_rank < options_.workers;
+  if (!here) return nodes_ != nullptr ? std::optional(kElsewhere) : std::nullopt;
+  return !exited_[static_cast<std::size_t>(local_rank)] ? std::optional(local_rank) : std::nullopt;
+}
+
+void WorkerGroup::pass_on_signal(ProcessTree& tree) {
+  const int number = signals_.take_for_workers();
+  if (number != 0 && !kill_at_) (void)tree.signal(number);
+}
+
+bool WorkerGroup::take_signal(ProcessTree& tree) {
+  const int number = signals_.take();
+  if (number == 0) return true;
+  if (result_.signal != 0) return false;
+  result_.signal = number;
+  // They may have been asked already: a scheduler signals all nodes and all processes of a job, and another node's
+  // launcher, or a worker that such a signal has ended, can be faster.
+  if (!kill_at_) begin_stop(tree, number);
+  tell({.kind = EventKind::kLeave, .number = number});
+  return !signals_.at_once();
+}
+
+void WorkerGroup::begin_stop(ProcessTree& tree, int signal_number) {
+  kill_at_ = Deadline::after(options_.grace);
+  // If this fails because the supervisor is dead, the next step reports that.
+  (void)tree.signal(signal_number);
+}
+
+// The tail of stderr goes with the news, so what is in the pipes is read first.
+void WorkerGroup::stop_after_failure(ProcessTree& tree) {
+  begin_stop(tree, SIGTERM);
+  if (nodes_ == nullptr) return;
+  relay_.serve();
+  const auto tail = relay_.stderr_tail(result_.failure->local_rank);
+  result_.failure->stderr_seen = tail.has_value();
+  result_.failure->stderr_tail = tail.value_or(std::vector<std::string>());
+  tell({.kind = EventKind::kFailed, .number = job_.restart_count, .failure = *result_.failure});
+}
+
+void WorkerGroup::tell(const Event& event) {
+  if (nodes_ == nullptr || !result_.nodes.ok()) return;
+  result_.nodes = nodes_->tell(event);
+}
+
+void WorkerGroup::serve_nodes(ProcessTree& tree) {
+  if (nodes_ == nullptr) return;
+  if (result_.nodes.ok()) result_.nodes = nodes_->serve();
+  say_notes(*nodes_, consoles_.err(), options_.nodes.reports);
+  for (const int number : nodes_->take_signals()) {
+    if (!kill_at_) (void)tree.signal(number);
+  }
+  const JobState& state = nodes_->state();
+  const bool goes_on =
+      state.phase() == Phase::kRunning && state.attempt() == job_.restart_count && nodes_->group_rank() >= 0;
+  if ((result_.nodes.ok() && goes_on) || kill_at_) return;
+  result_.stopped = true;
+  begin_stop(tree, SIGTERM);
+}
+
+void WorkerGroup::note_failure(const Exit& exit) {
+  Failure& failure = result_.failure.emplace();
+  failure.exit = exit;
+  failure.local_rank = exit.index;
+  failure.rank = job_.first_rank + exit.index;
+  failure.host = host_name();
+  failure.command = fmt::format("{}", fmt::join(options_.command, " "));
+  failure.attempt = job_.restart_count;
+  failure.max_restarts = job_.max_restarts;
+  read_error_file(error_files_[static_cast<std::size_t>(exit.index)], failure);
+  if (exit.signal == SIGKILL && failure.error.empty()) failure.error = lack_of_memory(memory_kills_, memory_kills());
+}
+
+}  // namespace lockstep::launch

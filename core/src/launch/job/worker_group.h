@@ -1,0 +1,108 @@
+// WorkerGroup: the workers of one attempt, from the start to the end of the last process.
+#pragma once
+
+#include <chrono>
+#include <csignal>
+#include <optional>
+#include <vector>
+
+#include "launch/job/agent.h"
+#include "launch/job/error_file.h"
+#include "launch/job/failure_report.h"
+#include "launch/job/relay.h"
+#include "launch/job/worker_environment.h"
+#include "launch/output/consoles.h"
+#include "launch/process/out_of_memory.h"
+#include "launch/process/process_tree.h"
+#include "launch/process/signal_watch.h"
+#include "launch/standby/standby.h"
+
+namespace lockstep::launch {
+
+class NodeLink;
+struct Event;
+
+// How an attempt ended. Without a failure and a signal every worker exited with 0.
+struct RunResult {
+  std::optional<Failure> failure;  // the first
+  int signal = 0;                  // the signal that asked the launcher to end; 0: none
+  bool killed = false;             // workers did not end in the time that --grace gave them
+  Status leftovers;                // an error if workers were not started or processes could not be killed
+  Status nodes;                    // an error if the launcher has lost those of the other nodes
+  bool stopped = false;            // because of another node
+  Status program;                  // an error if the program is not there (kNotFound) or cannot be executed
+};
+
+// The launcher's exit code after a signal. Workers that had to be killed may not have saved what they wanted to save,
+// and a script that starts the job again after 128 + SIGTERM must not do so for ever.
+inline int code_after_signal(const RunResult& result) {
+  return 128 + (result.killed ? SIGKILL : result.signal);
+}
+
+class WorkerGroup {
+ public:
+  // `logs`: nullptr if no stream goes to a file. `nodes`: nullptr if the job has one node.
+  WorkerGroup(const JobOptions& options, const JobSpec& job, Consoles& consoles, LogFiles* logs, SignalWatch& signals,
+              Standby& standby, NodeLink* nodes = nullptr)
+      : options_(options),
+        job_(job),
+        consoles_(consoles),
+        signals_(signals),
+        standby_(standby),
+        nodes_(nodes),
+        relay_(consoles, logs, signals.fd()) {}
+
+  // Blocks until no process of the group is left that can be killed, and its output is relayed. An error means that the
+  // group could not be run.
+  Result<RunResult> run();
+
+ private:
+  Result<std::vector<Command>> make_commands(const std::string& executable, int null_fd);
+  // Makes the workers of processes on standby if there are any, else starts new processes.
+  Result<ProcessTree> start(const std::vector<Command>& commands);
+  // Whether the workers run, and are to go on.
+  bool all_is_well() const { return !result_.failure && !kill_at_; }
+  RunResult ended_by_signal(const Status& why);
+  // Waits for events once and handles them. False: end the group now.
+  Result<bool> step(ProcessTree& tree);
+  Status take_exits(ProcessTree& tree);
+  void take_exit(ProcessTree& tree, const Exit& exit);
+  // Hears what the other nodes have to say. They may ask to stop.
+  void serve_nodes(ProcessTree& tree);
+  void tell(const Event& event);
+  // The worker that has claimed the first failure and has not exited yet: its local rank, or kElsewhere.
+  std::optional<int> claimed_by_running() const;
+  // Whether the failure of this node is not told yet, because a worker of another node has claimed the first one.
+  bool awaits_other_node() const { return awaited_ == kElsewhere && !kill_at_; }
+  // False: this is the second signal, or it asks for the end at once.
+  bool take_signal(ProcessTree& tree);
+  void begin_stop(ProcessTree& tree, int signal_number);
+  // SIGUSR1 and SIGUSR2 go to the workers, and mean nothing to the launcher.
+  void pass_on_signal(ProcessTree& tree);
+  void stop_after_failure(ProcessTree& tree);
+  void note_failure(const Exit& exit);
+  // Workers that have ended with 0 and for which others wait in vain.
+  void look_for_early_ends();
+  // Says which workers have not ended in the grace time.
+  void say_killed();
+
+  const JobOptions& options_;
+  const JobSpec& job_;
+  Consoles& consoles_;
+  SignalWatch& signals_;
+  Standby& standby_;
+  NodeLink* const nodes_;
+  Relay relay_;
+  RunResult result_;
+  std::vector<std::string> error_files_;  // paths by local rank
+  std::vector<bool> exited_;              // by local rank
+  static constexpr int kElsewhere = -1;
+  MemoryKills memory_kills_;  // before the workers started
+  std::vector<int> ended_;    // ranks that have ended with 0, until they are known to have joined the others
+  Deadline look_at_ = Deadline::never();
+  std::optional<int> awaited_;       // the local rank that claimed the first failure, until it exits
+  std::optional<Deadline> stop_at_;  // set while `awaited_` is
+  std::optional<Deadline> kill_at_;  // set while the group is being stopped
+};
+
+}  // namespace lockstep::launch

@@ -1,0 +1,144 @@
+#include "launch/output/background_writer.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <string>
+#include <utility>
+
+#include "launch/output/lossy_file.h"
+#include "lockstep/base/fd.h"
+#include "lockstep/base/mutex.h"
+
+namespace lockstep::launch {
+namespace {
+
+constexpr std::size_t kWrittenChunk = 4096;  // small: a slow terminal shows progress, and a pipe takes it in one piece
+// The size of the first whole lines of `text`, up to kWrittenChunk bytes.
+std::size_t whole_lines(std::string_view text) {
+  if (text.size() <= kWrittenChunk) return text.size();
+  const std::size_t end = text.rfind('\n', kWrittenChunk - 1);
+  return end == std::string_view::npos ? kWrittenChunk : end + 1;
+}
+
+}  // namespace
+
+struct BackgroundWriter::State {
+  State(int descriptor, Fd event_fd) : fd(descriptor), event(std::move(event_fd)) {}
+
+  void run();  // in the thread
+  void notify() {
+    changed.notify_all();
+    const std::uint64_t one = 1;
+    while (::write(event.get(), &one, sizeof one) < 0 && errno == EINTR) {
+    }
+  }
+
+  const int fd;
+  const Fd event;
+  mutable Mutex mutex;
+  CondVar changed;
+  std::string queue LOCKSTEP_GUARDED_BY(mutex);
+  std::size_t under_way LOCKSTEP_GUARDED_BY(mutex) = 0;  // bytes of `chunk`
+  bool closed LOCKSTEP_GUARDED_BY(mutex) = false;
+  int error LOCKSTEP_GUARDED_BY(mutex) = 0;
+  int reported_error LOCKSTEP_GUARDED_BY(mutex) = 0;
+  std::atomic<bool> stop{false};
+  // Used by the thread only.
+  LossyFile file;
+  std::string chunk;
+};
+
+Result<std::unique_ptr<BackgroundWriter>> BackgroundWriter::start(int fd) {
+  Fd event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!event.valid()) return Status::from_errno("cannot make an event descriptor for the output", errno);
+  auto state = std::make_shared<State>(fd, std::move(event));
+  LOCKSTEP_ASSIGN_OR_RETURN(const OutputThread thread, OutputThread::start([state] { state->run(); }));
+  return std::unique_ptr<BackgroundWriter>(new BackgroundWriter(std::move(state), thread));
+}
+
+BackgroundWriter::~BackgroundWriter() {
+  {
+    MutexLock lock(state_->mutex);
+    state_->stop = true;
+  }
+  state_->changed.notify_all();
+  thread_.end();
+}
+
+void BackgroundWriter::State::run() {
+  for (;;) {
+    {
+      MutexLock lock(mutex);
+      while (!stop && queue.empty()) changed.wait(mutex);
+      if (stop) return;
+      const std::size_t size = whole_lines(queue);
+      chunk.assign(queue, 0, size);
+      queue.erase(0, size);
+      under_way = size;
+    }
+    const int failed = file.write(fd, chunk, &stop);
+    if (stop) return;
+    {
+      MutexLock lock(mutex);
+      under_way = 0;
+      // EIO: the terminal was hung up.
+      closed = closed || failed == EPIPE || (failed == EIO && isatty(fd) == 1);
+      if (closed) queue.clear();
+      if (failed != 0 && !closed) error = failed;
+    }
+    notify();
+  }
+}
+
+int BackgroundWriter::fd() const {
+  return state_->fd;
+}
+
+void BackgroundWriter::add(std::string_view bytes) {
+  if (bytes.empty()) return;
+  MutexLock lock(state_->mutex);
+  if (state_->closed) return;
+  state_->queue += bytes;
+  state_->changed.notify_all();
+}
+
+std::size_t BackgroundWriter::pending() const {
+  MutexLock lock(state_->mutex);
+  return state_->queue.size() + state_->under_way;
+}
+
+bool BackgroundWriter::closed() const {
+  MutexLock lock(state_->mutex);
+  return state_->closed;
+}
+
+int BackgroundWriter::take_error() {
+  MutexLock lock(state_->mutex);
+  const int error = std::exchange(state_->error, 0);
+  if (error == 0 || error == state_->reported_error) return 0;
+  state_->reported_error = error;
+  return error;
+}
+
+int BackgroundWriter::event_fd() const {
+  return state_->event.get();
+}
+
+void BackgroundWriter::clear_event() {
+  std::uint64_t count = 0;
+  static_cast<void>(!::read(state_->event.get(), &count, sizeof count));
+}
+
+bool BackgroundWriter::wait_until_written(Deadline deadline) {
+  MutexLock lock(state_->mutex);
+  while (!state_->queue.empty() || state_->under_way > 0) {
+    if (deadline.expired()) return false;
+    state_->changed.wait_until(state_->mutex, deadline.when());
+  }
+  return true;
+}
+
+}  // namespace lockstep::launch

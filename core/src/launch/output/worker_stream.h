@@ -1,0 +1,68 @@
+// One output stream of one worker. It is read from a pipe and goes line by line to the console and to a log file. Both
+// are written in the background.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "launch/output/console.h"
+#include "launch/output/log_files.h"
+#include "launch/output/tail.h"
+#include "lockstep/base/fd.h"
+
+namespace lockstep::launch {
+
+class WorkerStream {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // A partial line is shown after this time, or when it reaches this length.
+  static constexpr std::chrono::milliseconds kPartialDelay{200};
+  static constexpr std::size_t kPartialBytes = std::size_t{64} << 10;
+
+  enum class Style {
+    kRaw,       // bytes unchanged: for a single worker
+    kLines,     // whole lines with a prefix; for a line with '\r' its final text
+    kProgress,  // like kLines, but lines that end with '\r' are shown as they change
+  };
+
+  struct Settings {
+    std::string prefix;
+    Style style = Style::kLines;
+    Console* console = nullptr;  // not owned; nullptr: log file only
+    Tail* tail = nullptr;        // not owned; may be nullptr
+    bool close_with_console = false;
+  };
+
+  // `log`: nullptr for none.
+  WorkerStream(Fd pipe, std::unique_ptr<LogFile> log, Settings settings);
+
+  int fd() const { return pipe_.get(); }
+  bool open() const { return pipe_.valid(); }
+  // Whether to read now: the pipe is open, and the console and the log file have room. If the console's reader has
+  // closed its end, this closes the pipe: the worker's next write gets SIGPIPE, as it would without a launcher.
+  bool wants_read();
+  // Reads at most one buffer. Returns whether it read anything.
+  bool read_some();
+  // When the partial line must be shown; nullopt: none is waiting.
+  std::optional<Clock::time_point> partial_due() const;
+  void show_partial_if_due(Clock::time_point now);
+  // Shows an incomplete last line, closes the pipe and releases the log file.
+  void finish();
+
+ private:
+  void take(std::string_view bytes);
+  void take_lines(std::string_view bytes);
+
+  Fd pipe_;
+  std::unique_ptr<LogFile> log_;
+  Settings settings_;
+  std::string partial_;
+  bool has_progress_ = false;  // partial_ holds a '\r'
+  Clock::time_point partial_since_;
+};
+
+}  // namespace lockstep::launch
