@@ -46,6 +46,7 @@ def steps_of(torch, jobs):
         Step("check", ["./dev", "check", *current]),
         Step(f"torch-{OLDEST_TORCH}", ["./dev", "test", "--component", "core", "--torch", OLDEST_TORCH, *common]),
         tests("grid", "parity", "*DdpOptionsParity*", LOCKSTEP_TEST_GRID="all"),
+        tests("grid-views", "nn", "*DdpLazyViewsMulti*", LOCKSTEP_TEST_GRID="all"),
         tests("sweep", "sweep", "*", LOCKSTEP_TEST_SWEEP="all", LOCKSTEP_TEST_KILLS="1000"),
         tests("kills", "checkpoint", "KilledRanksFault*", LOCKSTEP_TEST_KILLS="1000"),
         tests("soak", "nn", "*DdpSoakMulti*", LOCKSTEP_TEST_SOAK="3000"),
