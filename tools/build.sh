@@ -71,7 +71,7 @@ count_tests() {
     END {print all_passed + 0, all_failed + 0}' "$1"
 }
 
-# run_tests LABEL FILTER: both may be empty. More suites run at once than there are cores: many tests wait for a deadline.
+# run_tests LABEL FILTER LAYER: each may be empty. More suites run at once than there are cores: many tests wait for a deadline.
 # The last line of the output is "N passed, N failed".
 run_tests() {
   local tree=$BUILD${COMPONENT:+/$COMPONENT/tests}
@@ -79,6 +79,7 @@ run_tests() {
   arguments+=(--test-output-size-passed 1000000 --test-output-size-failed 10000000) # for count_tests
   [[ -n $1 ]] && arguments+=(-L "^$1\$")
   [[ -n $2 ]] && arguments+=(-R "$2")
+  [[ -n $3 ]] && arguments+=(-L "^layer-$3\$")
   # The tests for GPUs have a command of their own. Python's torch cannot be loaded into an instrumented process.
   local left_out='^gpu$'
   [[ $PRESET == asan-ubsan || $PRESET == tsan ]] && left_out='^(gpu|parity)$'
@@ -87,7 +88,7 @@ run_tests() {
   # core is over, which costs ten times the processor time of what is computed.
   export OMP_WAIT_POLICY=passive
   as_preset_needs ctest "${arguments[@]}" 2>&1 | tee "$log" || status=$?
-  grep -qE '^[0-9]+% tests passed' "$log" || fail "no test ran: nothing matches label '$1' and filter '$2'"
+  grep -qE '^[0-9]+% tests passed' "$log" || fail "no test ran: nothing matches label '$1', filter '$2' and layer '$3'"
   local passed failed
   read -r passed failed < <(count_tests "$tree/Testing/Temporary/LastTest.log")
   ((failed == 0)) || sed -n '/^The following tests FAILED/,/^Errors while/p' "$log"

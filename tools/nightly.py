@@ -19,6 +19,7 @@ import sys
 import time
 
 OLDEST_TORCH = "2.11.0"
+INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclasses.dataclass
@@ -45,6 +46,7 @@ def steps_of(torch, jobs):
         Step("check", ["./dev", "check", *current]),
         Step(f"torch-{OLDEST_TORCH}", ["./dev", "test", "--component", "core", "--torch", OLDEST_TORCH, *common]),
         tests("grid", "parity", "*DdpOptionsParity*", LOCKSTEP_TEST_GRID="all"),
+        tests("grid-views", "nn", "*DdpLazyViewsMulti*", LOCKSTEP_TEST_GRID="all"),
         tests("sweep", "sweep", "*", LOCKSTEP_TEST_SWEEP="all", LOCKSTEP_TEST_KILLS="1000"),
         tests("kills", "checkpoint", "KilledRanksFault*", LOCKSTEP_TEST_KILLS="1000"),
         tests("soak", "nn", "*DdpSoakMulti*", LOCKSTEP_TEST_SOAK="3000"),
@@ -93,19 +95,24 @@ def run(step, begun, root, log):
     """Runs the step's command with all its processes in one process group, which an interruption ends. Returns the exit code, 127 where
     there is no such program."""
     command = step.command + (step.again if begun else [])
+    process = None
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTIONS)  # until `process` says whom an interruption ends
     with open(log, "wb") as output:
         try:
             process = subprocess.Popen(command, cwd=root, env={**os.environ, **step.environment}, stdin=subprocess.DEVNULL,
-                                       stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+                                       stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+                                       preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, mask))
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            return process.wait()
         except OSError as error:  # a program that the first step could not build
             output.write(f"{error}\n".encode())
             return 127
-        try:
-            return process.wait()
         except BaseException:
             os.killpg(process.pid, signal.SIGTERM)
             process.wait()
             raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def last_line(log):
@@ -153,7 +160,7 @@ def main():
     parser.add_argument("--torch", required=True)
     parser.add_argument("--jobs", required=True, type=int)
     options = parser.parse_args()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in INTERRUPTIONS:
         signal.signal(number, interrupted)
     return run_all(steps_of(options.torch, options.jobs), pathlib.Path(__file__).resolve().parents[1])
 

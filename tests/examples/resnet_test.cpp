@@ -25,7 +25,7 @@ class ReferenceJobMulti : public testing::Test {
   ReferenceJobMulti() {
     ::setenv("CUDA_VISIBLE_DEVICES", "", 1);  // two processes would share the one GPU of a machine
     for (const std::string part : {"train", "test"}) {
-      for (int i = 0; i < 6; ++i) {
+      for (int i = 0; i < 4; ++i) {
         const std::string name = "/" + std::to_string(i) + ".ppm";
         folder_.write("pictures/" + part + "/dark" + name, even_picture(10 + i));
         folder_.write("pictures/" + part + "/light" + name, even_picture(200 + i));

@@ -1,4 +1,4 @@
-// Synchronised batch normalisation and sharded optimizers beside Python on the same data: weights after 100 steps, for
+// Synchronised batch normalisation and sharded optimizers beside Python on the same data: weights after 30 steps, for
 // each layer with each optimizer, sharded and plain; and the owners that PyTorch's ZeroRedundancyOptimizer chooses.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ using torch::Tensor;
 using torch::nn::Sequential;
 using Tensors = std::map<std::string, Tensor>;
 
-constexpr int kSyncSteps = 100;
+constexpr int kSyncSteps = 30;
 
 Tensor random(torch::IntArrayRef shape, int seed) {
   auto generator = at::detail::createCPUGenerator(seed);

@@ -251,7 +251,7 @@ class ForkedRanks {
         static_cast<void>(tell_of_early_ends(job_, ended_));
         look = Deadline::after(launch::kLookAtEarlyEnds);
       }
-      std::this_thread::sleep_for(std::chrono::microseconds(500));
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
   }
   void reap(int number) {

@@ -1,6 +1,7 @@
 """tests/support/python/fork_server.py runs a script as if it were started, and leaves nothing. With a server that imports nothing."""
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -45,6 +46,9 @@ class ForkServer(unittest.TestCase):
     def result_of(self, script, *arguments, **options):
         client = self.client(script, *arguments, **options)
         out, err = client.communicate("input", timeout=100)
+        # What the client adds: how much processor time the script used.
+        err, found = re.subn(r"\[  SCRIPT  \] script\.py \(processor \d+ ms, \d+ ms\)\n\Z", "", err)
+        self.assertEqual(found, int(self.socket.exists()))
         return client.returncode, out, err
 
     def test_a_script_runs_as_if_it_were_started(self):

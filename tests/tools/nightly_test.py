@@ -27,6 +27,21 @@ echo "{name} says"
 steps = [step("first"), step("second", environment={"VARIABLE": "set"}, again=["again"]), step("third")]
 sys.exit(nightly.run_all(steps, pathlib.Path.cwd()))
 """
+# A call that is interrupted as soon as its step's process is there.
+INTERRUPTED_AT_START = """
+import pathlib, signal, subprocess, sys
+sys.path.insert(0, sys.argv[1])
+import nightly
+class Popen(subprocess.Popen):
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        if options.get("start_new_session"):
+            pathlib.Path("build/started").write_text(str(self.pid))
+            signal.raise_signal(signal.SIGTERM)
+subprocess.Popen = Popen
+signal.signal(signal.SIGTERM, nightly.interrupted)
+sys.exit(nightly.run_all([nightly.Step("waits", ["sleep", "1000"])], pathlib.Path.cwd()))
+"""
 
 
 class Nightly(unittest.TestCase):
@@ -42,8 +57,8 @@ class Nightly(unittest.TestCase):
     def write(self, name, text=""):
         (self.root / name).write_text(text)
 
-    def start(self):
-        return subprocess.Popen([sys.executable, "-B", "-c", CALL, TOOLS], cwd=self.root, text=True, stdout=subprocess.PIPE,
+    def start(self, call=CALL):
+        return subprocess.Popen([sys.executable, "-B", "-c", call, TOOLS], cwd=self.root, text=True, stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE)
 
     def call(self):
@@ -87,13 +102,23 @@ class Nightly(unittest.TestCase):
             (self.root / "build/second-waits").unlink()
             self.assertEqual(self.call(), (0, ["passed"] * 3, ["second set again", "third"]))
 
+    def test_ends_a_step_that_has_just_started(self):
+        self.assertEqual(self.result_of(self.start(INTERRUPTED_AT_START)), (128 + signal.SIGTERM, ["interrupted"], []))
+        self.assertFalse(pathlib.Path("/proc", (self.root / "build/started").read_text()).exists(), "the step has ended")
+
     def test_its_own_steps_are_commands_that_exist(self):
         steps = nightly.steps_of("2.15.0", 2)
         self.assertEqual(len({step.name for step in steps}), len(steps))
         commands = (TOOLS.parent / "dev").read_text()
+        sources = "".join(file.read_text() for folder in ("core/tests", "tests") for file in (TOOLS.parent / folder).rglob("*.cpp"))
         for step in steps:
             if step.command[0] == "./dev":
                 self.assertIn(f"command_{step.command[1]}()", commands)
+                continue
+            # A program of tests runs nothing and passes where it has no such suite, and takes no notice of a variable that it does not know.
+            suite = step.command[1].removeprefix("--gtest_filter=").strip("*")
+            for name in [f"({suite}," if suite else "", *(name for name in step.environment if name.startswith("LOCKSTEP_"))]:
+                self.assertIn(name, sources)
 
 
 if __name__ == "__main__":

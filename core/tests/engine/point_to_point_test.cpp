@@ -14,10 +14,10 @@ namespace {
 using test::Buffer;
 using test::Place;
 
-constexpr auto kPatience = std::chrono::seconds(30);
+constexpr auto kMessagePatience = std::chrono::seconds(30);
 constexpr std::size_t kSizes[] = {0, 1, 2048, 2049, 300'000};
-Deadline soon() {
-  return Deadline::after(kPatience);
+Deadline soon_enough() {
+  return Deadline::after(kMessagePatience);
 }
 
 void fill(const Buffer& buffer, int seed) {
@@ -41,11 +41,11 @@ TEST(PointToPointMulti, EverySizeAndPlaceInBothDirections) {
         const Buffer in(group.arena(), mode / 2 == 0 ? Place::kArena : Place::kPrivate, bytes);
         fill(out, 5 + me);
         if (me == 0) {
-          expect_ok(group.run(Send{{out.data(), bytes}, 1, 3}, soon()));
-          expect_ok(group.run(Receive{{in.data(), bytes}, 1, 3}, soon()));
+          expect_ok(group.run(Send{{out.data(), bytes}, 1, 3}, soon_enough()));
+          expect_ok(group.run(Receive{{in.data(), bytes}, 1, 3}, soon_enough()));
         } else {
-          expect_ok(group.run(Receive{{in.data(), bytes}, 0, 3}, soon()));
-          expect_ok(group.run(Send{{out.data(), bytes}, 0, 3}, soon()));
+          expect_ok(group.run(Receive{{in.data(), bytes}, 0, 3}, soon_enough()));
+          expect_ok(group.run(Send{{out.data(), bytes}, 0, 3}, soon_enough()));
         }
         expect_filled(in, 5 + 1 - me);
       }
@@ -58,12 +58,12 @@ TEST(PointToPointMulti, TagsAreReceivedInAnyOrder) {
     constexpr int kMessages = 40;  // more than the ring between two ranks holds
     if (group.rank() == 0) {
       for (int tag = 0; tag < kMessages; ++tag) {
-        expect_ok(group.run(Send{{&tag, sizeof(tag)}, 1, tag}, soon()));
+        expect_ok(group.run(Send{{&tag, sizeof(tag)}, 1, tag}, soon_enough()));
       }
     } else {
       for (int tag = kMessages - 1; tag >= 0; --tag) {
         int value = -1;
-        expect_ok(group.run(Receive{{&value, sizeof(value)}, 0, tag}, soon()));
+        expect_ok(group.run(Receive{{&value, sizeof(value)}, 0, tag}, soon_enough()));
         ASSERT_EQ(value, tag);
       }
     }
@@ -77,9 +77,9 @@ TEST(PointToPointMulti, EqualTagsKeepTheirOrder) {
       large[0] = i;
       const std::size_t bytes = i % 3 == 0 ? large.size() * sizeof(int) : sizeof(int);
       if (group.rank() == 0) {
-        expect_ok(group.run(Send{{large.data(), bytes}, 1, 9}, soon()));
+        expect_ok(group.run(Send{{large.data(), bytes}, 1, 9}, soon_enough()));
       } else {
-        expect_ok(group.run(Receive{{large.data(), bytes}, kAnySource, 9}, soon()));
+        expect_ok(group.run(Receive{{large.data(), bytes}, kAnySource, 9}, soon_enough()));
         ASSERT_EQ(large[0], i);
       }
     }
@@ -90,19 +90,19 @@ TEST(PointToPointMulti, AnySourceTellsWhoItWas) {
   test::run_threads(4, [](Communicator& group) {
     if (group.rank() != 0) {
       const int value = group.rank() * 11;
-      expect_ok(group.run(Send{{&value, sizeof(value)}, 0, 1}, soon()));
+      expect_ok(group.run(Send{{&value, sizeof(value)}, 0, 1}, soon_enough()));
     } else {
       std::vector<bool> seen(4);
       for (int i = 1; i < 4; ++i) {
         int value = 0;
         auto operation = group.start(Receive{{&value, sizeof(value)}, kAnySource, 1});
-        expect_ok(operation->wait(soon()));
+        expect_ok(operation->wait(soon_enough()));
         ASSERT_EQ(value, operation->source() * 11);
         ASSERT_FALSE(seen[operation->source()]);
         seen[operation->source()] = true;
       }
     }
-    expect_ok(group.run(Barrier{}, soon()));
+    expect_ok(group.run(Barrier{}, soon_enough()));
   });
 }
 
@@ -114,8 +114,8 @@ TEST(PointToPointMulti, ARankMaySendToItself) {
         const Buffer in(group.arena(), place, bytes);
         fill(out, group.rank());
         auto sent = group.start(Send{{out.data(), bytes}, group.rank(), 0});
-        expect_ok(group.run(Receive{{in.data(), bytes}, group.rank(), 0}, soon()));
-        expect_ok(sent->wait(soon()));
+        expect_ok(group.run(Receive{{in.data(), bytes}, group.rank(), 0}, soon_enough()));
+        expect_ok(sent->wait(soon_enough()));
         expect_filled(in, group.rank());
       }
     }
@@ -127,9 +127,9 @@ TEST(PointToPointMulti, WrongSizeIsTheReceiversErrorAlone) {
     for (const std::size_t bytes : {std::size_t{100}, std::size_t{10'000}}) {
       std::vector<std::byte> data(bytes);
       if (group.rank() == 0) {
-        expect_ok(group.run(Send{{data.data(), bytes}, 1, 4}, soon()));
+        expect_ok(group.run(Send{{data.data(), bytes}, 1, 4}, soon_enough()));
       } else {
-        const Status status = group.run(Receive{{data.data(), bytes - 1}, 0, 4}, soon());
+        const Status status = group.run(Receive{{data.data(), bytes - 1}, 0, 4}, soon_enough());
         ASSERT_EQ(status.code(), ErrorCode::kMismatch);
         const std::string sizes =
             "expected " + std::to_string(bytes - 1) + " bytes, the message has " + std::to_string(bytes);
@@ -137,15 +137,15 @@ TEST(PointToPointMulti, WrongSizeIsTheReceiversErrorAlone) {
             << status.message();
       }
     }
-    expect_ok(group.run(Barrier{}, soon()));
+    expect_ok(group.run(Barrier{}, soon_enough()));
   });
 }
 
 TEST(PointToPointMulti, BadPeersAndTagsAreRefused) {
   test::run_threads(1, [](Communicator& group) {
-    EXPECT_EQ(group.run(Send{{}, 1, 0}, soon()).code(), ErrorCode::kInvalidArgument);
-    EXPECT_EQ(group.run(Send{{}, kAnySource, 0}, soon()).code(), ErrorCode::kInvalidArgument);
-    EXPECT_EQ(group.run(Receive{{}, -2, 0}, soon()).code(), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(group.run(Send{{}, 1, 0}, soon_enough()).code(), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(group.run(Send{{}, kAnySource, 0}, soon_enough()).code(), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(group.run(Receive{{}, -2, 0}, soon_enough()).code(), ErrorCode::kInvalidArgument);
     EXPECT_EQ(group.start(Receive{{}, 0, -1}).status().code(), ErrorCode::kInvalidArgument);
     EXPECT_TRUE(group.health().ok());
   });
@@ -177,7 +177,7 @@ TEST(PointToPointMulti, StormInRandomOrder) {
       operations.push_back(*started);
     }
     std::shuffle(operations.begin(), operations.end(), random);
-    for (Operation& operation : operations) expect_ok(operation.wait(soon()));
+    for (Operation& operation : operations) expect_ok(operation.wait(soon_enough()));
     for (const auto& [buffer, seed] : expected) ASSERT_NO_FATAL_FAILURE(expect_filled(*buffer, seed));
   });
 }
@@ -193,17 +193,17 @@ TEST(PointToPointMulti, MessagesOutliveTheSendersGroup) {
     if (rank == 0) {
       fill(small, 1);
       fill(large, 2);
-      expect_ok(group->run(Send{{large.data(), large.bytes()}, 1, 2}, soon()));
-      expect_ok(group->run(Send{{small.data(), small.bytes()}, 1, 1}, soon()));
+      expect_ok(group->run(Send{{large.data(), large.bytes()}, 1, 2}, soon_enough()));
+      expect_ok(group->run(Send{{small.data(), small.bytes()}, 1, 1}, soon_enough()));
       group.reset();
       sender_gone.open();
     } else {
       sender_gone.wait();
-      expect_ok(group->run(Receive{{small.data(), small.bytes()}, 0, 1}, soon()));
-      expect_ok(group->run(Receive{{large.data(), large.bytes()}, 0, 2}, soon()));
+      expect_ok(group->run(Receive{{small.data(), small.bytes()}, 0, 1}, soon_enough()));
+      expect_ok(group->run(Receive{{large.data(), large.bytes()}, 0, 2}, soon_enough()));
       expect_filled(small, 1);
       expect_filled(large, 2);
-      const Status none = group->run(Receive{{small.data(), 1}, 0, 3}, soon());
+      const Status none = group->run(Receive{{small.data(), 1}, 0, 3}, soon_enough());
       EXPECT_EQ(none.code(), ErrorCode::kPeerFailed);
       EXPECT_NE(none.message().find("recv from rank 0 with tag 3"), std::string::npos) << none.message();
     }
@@ -222,11 +222,11 @@ TEST(PointToPointMulti, LeavingWithASharedBufferOnItsWayBreaksTheGroup) {
     if (rank == 0) {
       auto operation = group->start(Send{{large.data(), large.bytes()}, 1, 2});
       group.reset();
-      EXPECT_EQ(operation->wait(soon()).code(), ErrorCode::kAborted);
+      EXPECT_EQ(operation->wait(soon_enough()).code(), ErrorCode::kAborted);
       sender_gone.open();
     } else {
       sender_gone.wait();
-      const Status status = group->run(Receive{{large.data(), large.bytes()}, 0, 2}, soon());
+      const Status status = group->run(Receive{{large.data(), large.bytes()}, 0, 2}, soon_enough());
       EXPECT_EQ(status.code(), ErrorCode::kPeerFailed);
       EXPECT_NE(status.message().find("left the group with send to rank 1 with tag 2"), std::string::npos)
           << status.message();

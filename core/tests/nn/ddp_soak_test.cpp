@@ -412,7 +412,7 @@ class DdpSoakMulti : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, DdpSoakMulti, testing::Values(2, 3, 5));
 
 TEST_P(DdpSoakMulti, RandomProgramsHaveThePlainGradients) {
-  const int programs = number_in("LOCKSTEP_TEST_SOAK", repetitions(30));
+  const int programs = number_in("LOCKSTEP_TEST_SOAK", repetitions(15));
   const int first = number_in("LOCKSTEP_TEST_SOAK_FIRST", 1);
   run_processes(
       GetParam(),

@@ -39,6 +39,23 @@ TEST_F(TrainOptions, NameTheKeyAndTheLineOfPathsThatAreNotThere) {
   EXPECT_EQ(overridden.find("/no/train"), std::string::npos) << overridden;
 }
 
+TEST_F(TrainOptions, NameEveryValueThatIsWrong) {
+  const std::string data = "data: {train: " + scratch_.path().native() + "}\n";
+  test::expect_in(error_of_config("trainre:\n  epochs: 3\n"), {"trainre", "trainer"});
+  test::expect_in(error_of_config(data, {{"--name", "mnist_net"}}), {"--name"});  // of several sections
+  test::expect_in(error_of_config(data + "trainer:\n  patience: often\n  monitor: speed\n"),
+                  {"config.yaml:", "trainer.patience: expected a whole number of at least 0", "found 'often'",
+                   "trainer.monitor: expected one of accuracy, loss, found 'speed'"});
+  test::expect_in(error_of_config(data, {{"--epochs", "ten"}, {"--lr", "fast"}}),
+                  {"--epochs: expected a whole number of at least 0 that fits in 64 bits, found 'ten'",
+                   "--lr: expected a number of at least 0, found 'fast'"});
+  test::expect_in(error_of_config(data, {{"--transforms", "ToTenser"}}),
+                  {"data.transforms", "no transform 'ToTenser'", "ToTensor"});
+  test::expect_in(
+      error_of_config(data, {{"--device", "nowhere"}, {"--model.options", "depth=3"}}),
+      {"trainer.device: expected auto, cpu, cuda or cuda:NUMBER, found 'nowhere'", "model.options are for"});
+}
+
 TEST_F(TrainOptions, HaveARangeOfLearningRates) {
   const std::string folder = scratch_.path().native();
   const std::string data = "data: {train: " + folder + ", test: " + folder + "}\n";

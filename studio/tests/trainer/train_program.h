@@ -37,8 +37,10 @@ class TrainProgram : public testing::Test {
   }
   std::vector<std::string> words(const std::vector<std::string>& options, int ranks = 1) const {
     std::vector<std::string> words{LOCKSTEP_PROGRAM};
+    // Ranks that are interrupted end after their step, which takes many seconds on a loaded machine.
     if (ranks > 1)
-      words.insert(words.end(), {"run", "--standalone", "--nproc-per-node", std::to_string(ranks), LOCKSTEP_PROGRAM});
+      words.insert(words.end(), {"run", "--standalone", "--grace", "60", "--nproc-per-node", std::to_string(ranks),
+                                 LOCKSTEP_PROGRAM});
     words.insert(words.end(), {"train", "--config", scratch_.path("config.yaml")});
     words.insert(words.end(), options.begin(), options.end());
     return words;

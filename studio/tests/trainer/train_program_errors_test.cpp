@@ -49,12 +49,9 @@ TEST_F(TrainProgramFault, FullDiskInTheMiddle) {
 
 // The first of two steps is of a large model, and has begun: the second is not made.
 TEST_F(TrainProgramFault, InterruptInTheFirstBatch) {
-  const std::filesystem::path circles = std::filesystem::path(project_) / "data/pictures/train/circle";
-  for (int i = 0; i < 72; ++i)
-    std::filesystem::create_hard_link(circles / "00.ppm", circles / ("more" + std::to_string(i) + ".ppm"));
   const auto before =
       ::signal(SIGINT, SIG_DFL);  // a shell's job in the background ignores it, and so would the program
-  Process process(words({"--model.name", "resnet18", "--batch-size", "72"}), {.environment = {"OMP_NUM_THREADS=1"}});
+  Process process(words({"--model.name", "resnet18", "--batch-size", "36"}), {.environment = {"OMP_NUM_THREADS=1"}});
   ::signal(SIGINT, before);
   ASSERT_TRUE(
       wait_for([&] { return takes_signal(process.pid(), SIGINT) || process.ended(); }, std::chrono::seconds(100)));
@@ -63,13 +60,13 @@ TEST_F(TrainProgramFault, InterruptInTheFirstBatch) {
   EXPECT_EQ(finished.exit_code, 128 + SIGINT) << finished.err;
   expect_in(finished.out, {"interrupted at step "});
   EXPECT_EQ(finished.out.find("test loss"), std::string::npos) << finished.out;
-  const Finished resumed = train({"--model.name", "resnet18", "--batch-size", "72", "--resume", "--epochs", "1"});
+  const Finished resumed = train({"--model.name", "resnet18", "--batch-size", "36", "--resume", "--epochs", "1"});
   EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
 }
 
 // A terminal sends the signal to all processes of the job.
 TEST_F(TrainProgramFault, InterruptOfTwoRanksInTheFirstBatch) {
-  const std::vector<std::string> options{"--model.name", "resnet18", "--batch-size", "18"};  // two steps an epoch
+  const std::vector<std::string> options{"--model.name", "resnet18", "--batch-size", "12", "--limit-batches", "2"};
   const auto before = ::signal(SIGINT, SIG_DFL);
   Process process(words(options, 2), {.environment = {"OMP_NUM_THREADS=1"}});
   ::signal(SIGINT, before);
@@ -172,10 +169,10 @@ TEST_F(TrainProgramFault, TheFirstPictureIsCorrupt) {
 // One among many: it is named, once, and the ranks stay in step.
 TEST_F(TrainProgramFault, OneCorruptPictureInMany) {
   const std::filesystem::path many = std::filesystem::path(project_) / "data/pictures/train/circle";
-  for (int i = 0; i < 500; ++i)
+  for (int i = 0; i < 100; ++i)
     std::filesystem::create_hard_link(many / "00.ppm", many / ("more" + std::to_string(i) + ".ppm"));
-  scratch_.write("project/data/pictures/train/circle/more250x.ppm", "P6 32 32 255 cut off");
-  const std::vector<std::string> options{"--epochs", "1", "--batch-size", "64"};
+  scratch_.write("project/data/pictures/train/circle/more50x.ppm", "P6 32 32 255 cut off");
+  const std::vector<std::string> options{"--epochs", "1", "--batch-size", "16"};
   const auto with = [&](const std::string& policy) {
     std::vector<std::string> all = options;
     all.insert(all.end(), {"--on-corrupt", policy});
@@ -183,15 +180,15 @@ TEST_F(TrainProgramFault, OneCorruptPictureInMany) {
   };
   const Finished raised = with("raise");
   EXPECT_EQ(raised.exit_code, 1) << raised.out;
-  expect_in(raised.err, {"circle/more250x.ppm", "failed first"});
+  expect_in(raised.err, {"circle/more50x.ppm", "failed first"});
   for (const char* policy : {"replace", "skip"}) {
     const Finished finished = with(policy);
     EXPECT_EQ(finished.exit_code, 0) << finished.err;
     expect_in(finished.out, {"finished after 1 epoch, "});
-    const std::size_t named = finished.out.find("corrupt picture: " + (many / "more250x.ppm").native());
+    const std::size_t named = finished.out.find("corrupt picture: " + (many / "more50x.ppm").native());
     EXPECT_NE(named, std::string::npos) << finished.out;  // whichever rank had it
     EXPECT_EQ(finished.out.find("corrupt picture: ", named + 1), std::string::npos) << finished.out;
-    expect_in(read_file(scratch_.path("run/report.html")), {"corrupt picture: ", "more250x.ppm"});
+    expect_in(read_file(scratch_.path("run/report.html")), {"corrupt picture: ", "more50x.ppm"});
   }
 }
 

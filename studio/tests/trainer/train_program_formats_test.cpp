@@ -42,9 +42,10 @@ class TrainProgramFormatsMulti : public TrainProgram {
     scratch_.write("mnist/" + name + "-labels-idx1-ubyte",
                    big_endian(0x801) + big_endian(count) + labels_of_ten(count));
   }
-  // Each epoch has two batches. Returns what is printed.
+  // A small model; each epoch has two batches. Returns what is printed.
   std::string train_two_epochs(std::vector<std::string> options) const {
-    options.insert(options.end(), {"--limit-batches", "2"});
+    options.insert(options.end(), {"--limit-batches", "2", "--model.name", "custom", "--shared-object",
+                                   LOCKSTEP_MODEL_LIBRARIES "/libdocumented_model.so", "--model.options", "hidden=16"});
     const Finished finished = train(options);
     EXPECT_EQ(finished.exit_code, 0) << finished.err;
     expect_in(finished.out, {"finished after 2 epochs, 4 steps"});

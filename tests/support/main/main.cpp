@@ -7,7 +7,8 @@
 //
 // --write-ctest=FILE writes one CTest test for each suite, which runs it with --fork-each, or in one process if
 // --whole=SUITE names it. --prefix=TEXT comes before the names, --environment=NAME=VALUE is set for the tests.
-// --parity-fixture=NAME is the fixture of CTest that parity suites require.
+// --layer=NAME is a second label of every test. --parity-fixture=NAME is the fixture of CTest that parity suites
+// require.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -130,7 +131,7 @@ int run_each_in_fork(std::int64_t seconds) {
 }
 
 struct Options {
-  std::string ctest_file, prefix, environment, parity_fixture;
+  std::string ctest_file, prefix, environment, layer, parity_fixture;
   std::set<std::string> whole;
   std::int64_t seconds = 0;
 };
@@ -151,10 +152,10 @@ void write_ctest(const std::string& program, const Options& options) {
                         options.whole.contains(suite.name) ? "" : fork);
     // The bound of a test is that of --fork-each. A scheduler has one set of ports and folders on a machine.
     file << fmt::format(
-        "set_tests_properties([[{}]] PROPERTIES LABELS {} TIMEOUT {} RUN_SERIAL {} ENVIRONMENT [[{}]] "
+        "set_tests_properties([[{}]] PROPERTIES LABELS \"{};layer-{}\" TIMEOUT {} RUN_SERIAL {} ENVIRONMENT [[{}]] "
         "WORKING_DIRECTORY [[{}]] FIXTURES_REQUIRED [[{}]])\n",
-        name, label, options.whole.contains(suite.name) ? 300 : 3600, label == "scheduler", options.environment,
-        std::filesystem::current_path().native(), label == "parity" ? options.parity_fixture : "");
+        name, label, options.layer, options.whole.contains(suite.name) ? 300 : 3600, label == "scheduler",
+        options.environment, std::filesystem::current_path().native(), label == "parity" ? options.parity_fixture : "");
   }
 }
 
@@ -179,6 +180,8 @@ int run(int argc, char** argv) {
       options.prefix = *value;
     } else if (auto value = value_of(argv[i], "--environment=")) {
       options.environment = *value;
+    } else if (auto value = value_of(argv[i], "--layer=")) {
+      options.layer = *value;
     } else if (auto value = value_of(argv[i], "--parity-fixture=")) {
       options.parity_fixture = *value;
     } else if (auto value = value_of(argv[i], "--whole=")) {

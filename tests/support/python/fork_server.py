@@ -2,7 +2,8 @@
 
 fork_server.py serve SOCKET                       starts that process, the server, and returns. It ends with its starter (CTest).
 fork_server.py run SOCKET SCRIPT [ARGUMENT...]    runs the script, with this process's environment, folder, input and outputs,
-                                                  and ends with the script's exit code.
+                                                  and ends with the script's exit code. Says on stderr how much
+                                                  processor time the script used, which is no descendant of the test.
 
 Where there is no server, `run` becomes the script. So tests that are started by hand need none. A script sees nothing of
 earlier ones: each has a fork of its own of a process that has only imported. A script whose client ends is killed, with all
@@ -138,14 +139,16 @@ class Server:
         pid, client = self.clients.pop(process)
         self.selector.unregister(process)
         os.close(process)
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        _, status, used = os.wait4(pid, 0)
+        code = os.waitstatus_to_exitcode(status)
         if not group_ends(pid):
             os.killpg(pid, signal.SIGKILL)
             code = code or LEFT_PROCESSES
         if client in self.selector.get_map():
             self.selector.unregister(client)
             try:
-                client.sendall(str(code if code >= 0 else 128 - code).encode())
+                milliseconds = round(1000 * (used.ru_utime + used.ru_stime))
+                client.sendall(f"{code if code >= 0 else 128 - code} {milliseconds}".encode())
             except OSError:  # the client has ended
                 pass
         client.close()
@@ -187,16 +190,21 @@ def run(path, command):
         client.connect(address_of(path))
     except OSError:
         os.execv(sys.executable, [sys.executable, *command])
+    start = time.monotonic()
     request = {"environment": dict(os.environ), "folder": os.getcwd(), "command": command}
     text = json.dumps(request).encode() + b"\n"
     sent = socket.send_fds(client, [text], [0, 1, 2])
     client.sendall(text[sent:])
-    code = client.recv(16)
-    if not code:
+    end = client.recv(32)
+    if not end:
         sys.exit(f"the server of Python's scripts has ended before the script; {path}.log says why")
-    if int(code) == LEFT_PROCESSES:
+    code, milliseconds = map(int, end.split())
+    if code == LEFT_PROCESSES:
         print(f"{command[0]} has left processes behind", file=sys.stderr)
-    sys.exit(int(code))
+    # As support/main says it of tests: tools/build.sh adds both.
+    took = round(1000 * (time.monotonic() - start))
+    print(f"[  SCRIPT  ] {os.path.basename(command[0])} (processor {milliseconds} ms, {took} ms)", file=sys.stderr)
+    sys.exit(code)
 
 
 if __name__ == "__main__":
