@@ -24,7 +24,6 @@ class Trainer::Loop {
 
   TrainingResult fit(Feed& train, Feed* evaluation);
   Evaluation evaluate(Feed& feed);
-  LearningRates find_rate(Feed& feed, const LearningRateFinderOptions& options);
 
   bool load_best() { return state_.load_best(); }
   void stop() noexcept { stop_ = true; }

@@ -19,9 +19,6 @@ TrainingResult Trainer::fit_feeds(trainer_detail::Feed& train, trainer_detail::F
 Evaluation Trainer::evaluate_feed(trainer_detail::Feed& feed) {
   return loop_->evaluate(feed);
 }
-LearningRates Trainer::find_rate(trainer_detail::Feed& feed, const LearningRateFinderOptions& options) {
-  return loop_->find_rate(feed, options);
-}
 
 bool Trainer::load_best() {
   return loop_->load_best();

@@ -95,23 +95,6 @@ TEST_F(TrainProgramMulti, EvaluatesTheGoodPicturesOnly) {
   expect_worst_samples();
 }
 
-TEST_F(TrainProgramMulti, FindsALearningRate) {
-  const Finished finished = train({"--find-lr"}, 2);
-  EXPECT_EQ(finished.exit_code, 0) << finished.err;
-  EXPECT_NE(finished.out.find("1e-07 "), std::string::npos) << finished.out;
-  const std::size_t suggestion = finished.out.find("suggestion");
-  EXPECT_NE(suggestion, std::string::npos) << finished.out;
-  EXPECT_EQ(finished.out.find("suggestion", suggestion + 1), std::string::npos) << finished.out;  // one rank says it
-  EXPECT_FALSE(std::filesystem::exists(scratch_.path("run")));
-  const Finished range =
-      train({"--find-lr", "--find-lr-min", "1e-5", "--find-lr-max", "1e-4", "--find-lr-steps", "10"});
-  EXPECT_EQ(range.exit_code, 0) << range.err;
-  const std::size_t first = range.out.find("\n1e-05 ");
-  EXPECT_NE(first, std::string::npos) << range.out;
-  EXPECT_NE(range.out.find("\n0.0001 ", first), std::string::npos) << range.out;
-  EXPECT_EQ(std::count(range.out.begin(), range.out.end(), '\n'), 12) << range.out;
-}
-
 // No accuracy is better by 2, so the second evaluation ends it.
 TEST_F(TrainProgramMulti, StopsEarly) {
   const Finished finished = train({"--epochs", "5", "--limit-batches", "1", "--patience", "1", "--min-delta", "2"}, 2);
