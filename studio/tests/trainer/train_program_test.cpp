@@ -29,7 +29,7 @@ class TrainProgramMulti : public TrainProgram {
     EXPECT_EQ(run->sessions.back().world_size, 2);
     EXPECT_EQ(run->state, report::RunState::kFinished);
     ASSERT_EQ(run->times.back().ranks.size(), 2U);
-    for (const report::RankTimesRecord& rank : run->times.back().ranks) {
+    for (const report::RankTimes& rank : run->times.back().ranks) {
       EXPECT_GT(report::scalar(rank.seconds, "compute"), 0);
       EXPECT_GT(report::scalar(rank.seconds, "communication"), 0);
       EXPECT_FALSE(rank.host.empty());
