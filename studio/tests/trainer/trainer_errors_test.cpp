@@ -21,7 +21,7 @@
 #include "support/full_disk.h"
 #include "support/process_ranks.h"
 #include "support/scratch_folder.h"
-#include "trainer/class_names.h"
+#include "trainer/saved_parts.h"
 
 namespace lockstep::test {
 namespace {
