@@ -27,21 +27,9 @@ std::shared_ptr<CommHook> hook_of(const Options& options) {
   if (options.hook == "bf16") return make_compress_hook(torch::kBFloat16);
   if (options.hook == "bf16-feedback") return make_compress_hook(torch::kBFloat16, {.error_feedback = true});
   if (options.hook == "power-sgd") return make_power_sgd_hook(power);
-  if (options.hook == "batched-power-sgd") return make_batched_power_sgd_hook(power);
   if (options.hook == "bf16-power-sgd") return make_compress_wrapper(torch::kBFloat16, make_power_sgd_hook(power));
   bench::die("--hook", "unknown: " + options.hook);
 }
-
-// Notes how many gradient elements each bucket has.
-struct BucketSizes final : CommHook {
-  std::function<void()> run(GradBucket& bucket) override {
-    if (bucket.index() == 0) elements.clear();
-    elements.push_back(0);
-    for (const torch::Tensor& gradient : bucket.gradients()) elements.back() += gradient.numel();
-    return nullptr;
-  }
-  std::vector<std::int64_t> elements;
-};
 
 template <typename Net>
 void measure(const Options& options, Net net) {
@@ -53,9 +41,6 @@ void measure(const Options& options, Net net) {
     torch::cross_entropy_loss(ddp->forward(batch.images), batch.labels).backward();
     optimizer.step();
   };
-  const auto sizes = std::make_shared<BucketSizes>();
-  ddp.register_comm_hook(sizes);
-  step();
   ddp.register_comm_hook(hook_of(options));
   const std::vector<double> seconds = bench::time_steps(
       options.steps, [] { barrier(); }, step);
@@ -63,7 +48,7 @@ void measure(const Options& options, Net net) {
   nlohmann::json shapes = nlohmann::json::array();
   for (const torch::Tensor& parameter : net->parameters()) shapes.push_back(parameter.sizes().vec());
   std::ofstream(options.output) << nlohmann::json{
-      {"seconds", seconds}, {"sent", ddp.reducer().sent().last_pass}, {"shapes", shapes}, {"buckets", sizes->elements}};
+      {"seconds", seconds}, {"sent", ddp.reducer().sent().last_pass}, {"shapes", shapes}};
 }
 
 }  // namespace

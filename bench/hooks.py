@@ -11,7 +11,7 @@ from harness import Contender, Outcome, Row, Samples, Tools, interleave, run
 STEPS = {"cnn-28": 60, "mlp-6M": 20}
 ROUNDS, QUICK_ROUNDS = 6, 2
 RANK = 2  # of PowerSGD's matrices
-HOOKS = ["noop", "fp16", "bf16", "bf16-feedback", "power-sgd", "batched-power-sgd", "bf16-power-sgd"]
+HOOKS = ["noop", "fp16", "bf16", "bf16-feedback", "power-sgd", "bf16-power-sgd"]
 FLOAT, HALF, LINE = 4, 2, 64  # bytes
 
 
@@ -31,7 +31,7 @@ def elements_of_power_sgd(shapes: list[list[int]]) -> int:
     return total
 
 
-def theory(hook: str, shapes: list[list[int]], buckets: list[int]) -> int:
+def theory(hook: str, shapes: list[list[int]]) -> int:
     """Bytes of gradients in a step, by each hook's description in docs/comm_hooks.md."""
     if hook == "noop":
         return 0
@@ -39,8 +39,6 @@ def theory(hook: str, shapes: list[list[int]], buckets: list[int]) -> int:
         return elements_in_buckets(shapes) * FLOAT
     if hook in ("fp16", "bf16", "bf16-feedback"):
         return elements_in_buckets(shapes) * HALF
-    if hook == "batched-power-sgd":
-        return sum(2 * math.ceil(math.sqrt(elements)) * RANK for elements in buckets) * FLOAT
     return elements_of_power_sgd(shapes) * (HALF if hook == "bf16-power-sgd" else FLOAT)
 
 
@@ -51,7 +49,7 @@ def contender(tools: Tools, workload: str, hook: str, ranks: int) -> Contender:
         arguments = ["--workload", workload, "--hook", hook, "--rank", RANK, "--steps", steps, "--output", output]
         run(tools.lockstep_run(ranks, tools.program("bench_hooks"), *arguments))
         report = json.loads(output.read_text(encoding="utf-8"))
-        expected = theory(hook, report["shapes"], report["buckets"])
+        expected = theory(hook, report["shapes"])
         # One byte more on both sides: the no-op sends none, and ratios must exist.
         return {
             "step": [seconds * 1e3 for seconds in report["seconds"]],

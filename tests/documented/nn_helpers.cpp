@@ -20,7 +20,6 @@
 #include "lockstep/nn/gradient_accumulation.h"
 #include "lockstep/nn/memory_format.h"
 #include "lockstep/nn/mixed_precision.h"
-#include "lockstep/nn/parameter_averaging.h"
 #include "lockstep/nn/power_sgd.h"
 #include "net.h"
 
@@ -39,7 +38,6 @@ void evaluate(Net& net) {
   ddp.register_comm_hook(make_compress_hook(torch::kHalf, {.error_feedback = true}));
   ddp.register_comm_hook(make_power_sgd_hook({.matrix_approximation_rank = 2, .start_power_sgd_iter = 500}));
   ddp.register_comm_hook(make_compress_wrapper(torch::kBFloat16, make_power_sgd_hook()));
-  ddp.register_comm_hook(make_batched_power_sgd_hook());
   ddp.register_comm_hook(make_noop_hook());
   ddp.register_comm_hook(nullptr);
 }
@@ -146,17 +144,6 @@ struct ClippedHook final : CommHook {
   std::map<std::string, torch::Tensor> averages = ema.tensors();  // on GPUs: .cpu() of each
   broadcast_object(averages, static_cast<int>(most - counts.begin()));
   ema.load(averages, *most);
-}
-
-[[maybe_unused]] void local_sgd(Ddp& ddp, torch::optim::SGD& optimizer, DataLoader& loader) {
-  PeriodicModelAverager averager({.period = 4, .warmup_steps = 100});
-  ddp.register_comm_hook(make_post_local_sgd_hook({.start_local_sgd_iter = 100}));
-  for (auto& [images, labels] : loader) {
-    optimizer.zero_grad();
-    torch::nll_loss(ddp->forward(images), labels).backward();
-    optimizer.step();
-    averager.average_parameters(ddp.parameters());
-  }
 }
 
 [[maybe_unused]] torch::Tensor layout(Net& net, const torch::Tensor& images) {
@@ -285,13 +272,6 @@ struct ClippedHook final : CommHook {
     const auto guard = ema.swap_in();
     evaluate(net);
   }
-}
-
-[[maybe_unused]] void local_sgd_header(Ddp& ddp, torch::optim::SGD& optimizer) {
-  lockstep::PeriodicModelAverager averager({.period = 4, .warmup_steps = 100});
-  ddp.register_comm_hook(lockstep::make_post_local_sgd_hook({.start_local_sgd_iter = 100}));
-  optimizer.step();
-  averager.average_parameters(ddp.parameters());
 }
 
 [[maybe_unused]] void autocast_header(Ddp& ddp, Loss loss_of, const torch::Tensor& x, const torch::Tensor& y) {

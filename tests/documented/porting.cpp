@@ -224,13 +224,6 @@ void train(int /*rank*/) {}
   step();
 }
 
-[[maybe_unused]] void local_sgd(DistributedDataParallel<Net>& ddp, torch::optim::SGD& optimizer) {
-  ddp.register_comm_hook(make_post_local_sgd_hook({.start_local_sgd_iter = 100}));
-  PeriodicModelAverager averager({.period = 4, .warmup_steps = 100});
-  optimizer.step();
-  averager.average_parameters(ddp.parameters());
-}
-
 [[maybe_unused]] void sync_batch_norm(models::ResNet& model) {
   convert_sync_batchnorm(model);
 }

@@ -60,7 +60,6 @@ double train_on(const Batch& batch) {
   writer.add_image("samples/worst", picture, step);
   writer.add_histogram("weights/conv1", weights, step);
   writer.add_text("notes", "learning rate **halved**", step);
-  writer.add_hparams({{"lr", 0.1}, {"model", "resnet18"}}, {{"hparam/accuracy", 0.93}});
 }
 
 [[maybe_unused]] void samples(RunLog& log, std::int64_t epoch, const std::vector<std::uint8_t>& bytes) {

@@ -36,12 +36,6 @@ void looking_in(std::vector<double>& losses, std::vector<double>& accuracies, do
   options.callbacks.on_checkpoint = [&](const CheckpointReport& saved) { newest = saved.path; };
 }
 
-template <typename Step>
-void rates(Trainer& trainer, DataLoader& train, const Step& step) {
-  const LearningRates found = trainer.find_learning_rate(train, step, {.min_rate = 1e-5, .steps = 100});
-  if (found.suggestion) std::printf("the loss falls most steeply at %.2g\n", *found.suggestion);
-}
-
 }  // namespace
 
 // lockstep/transforms/parse.h
@@ -67,13 +61,12 @@ void in_the_header(lockstep::data::DataLoader& train_loader, lockstep::data::Dat
 }
 template void in_the_header<models::MnistNet>(data::DataLoader&, data::DataLoader&);
 
-int use_all(const std::string& folder, Trainer& trainer, DataLoader& loader) {
+int use_all(const std::string& folder) {
   std::vector<double> values;
   double seconds = 0;
   std::filesystem::path path;
   transforms();
   looking_in(values, values, seconds, path);
-  rates(trainer, loader, [](data::Example& batch) { return batch.data.mean(); });
   return whole(folder);
 }
 

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, post_localSGD_hook, powerSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
-from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.checkpoint import checkpoint
@@ -25,14 +24,13 @@ from tensor_files import write_safetensors
 STEPS, MANY_STEPS = 40, 100
 IS_WHOLE_GRID = "LOCKSTEP_TEST_GRID" in os.environ
 INPUTS, WIDTH, OUTPUTS, BATCH = 48, 32, 16, 4
-LOCAL_WARMUP, LOCAL_PERIOD = 10, 4
 WORDS = 20
 
 
 @dataclass
 class Case:
     world: int = 1
-    hook: str = "none"  # or "local": local SGD, and those of `hook_of`
+    hook: str = "none"  # or those of `hook_of`
     accumulate: int = 1
     join: str = "no"  # or "initial", "active": what gradients are divided by; or "throws" (on early termination)
     static: int = 0
@@ -76,7 +74,7 @@ class Case:
 
     @property
     def steps(self):
-        has_low_rank = self.hook.startswith("power") or self.hook == "batched"
+        has_low_rank = self.hook.startswith("power")
         # Of three columns the last is almost nothing after 40 steps, and what there is of it comes from last digits: PyTorch
         # with a start that differs by 4e-16 ends 7e-7 away after 100 steps (1e-14 after 40), 1000 times more each 20 steps.
         three_columns = self.hook == "power3_shapes" and (self.world > 2 or self.dtype == torch.float64)
@@ -94,11 +92,6 @@ class Case:
     @property
     def is_reentrant(self):
         return self.checkpoint != "plain" and (self.is_static or self.unused == "no" and self.checkpoint != "shared")
-
-
-# PyTorch 2.15's batched hook calls this with a matrix, and its own check then wants three dimensions.
-orthogonalize = powerSGD_hook._orthogonalize
-powerSGD_hook._orthogonalize = lambda m, epsilon=0: orthogonalize(m if m.dim() == 3 else m.unsqueeze(0), epsilon)
 
 
 class Feedback:
@@ -125,12 +118,12 @@ class Feedback:
         return future
 
 
-def power_sgd(group, hook=powerSGD_hook.powerSGD_hook, **options):
+def power_sgd(group, **options):
     state = powerSGD_hook.PowerSGDState(group, **{"start_powerSGD_iter": 2, "random_seed": 3, **options})
 
     def in_order(state, bucket):
         # Without waiting, buckets would start their second message in an order that differs between ranks.
-        future = hook(state, bucket)
+        future = powerSGD_hook.powerSGD_hook(state, bucket)
         future.wait()
         return future
 
@@ -157,7 +150,6 @@ def hook_of(name, group):
             orthogonalization_epsilon=1e-8),
         "power3_shapes": lambda: power_sgd(
             group, matrix_approximation_rank=3, min_compression_rate=1, batch_tensors_with_same_shape=True),
-        "batched": lambda: power_sgd(group, hook=powerSGD_hook.batched_powerSGD_hook, matrix_approximation_rank=2),
     }
     state, hook = hooks[name]()
     if isinstance(hook, Feedback):
@@ -322,10 +314,7 @@ def wrap(case, model, group):
         find_unused_parameters=case.unused != "no" and not case.is_static,
         gradient_as_bucket_view=bool(case.view),
     )
-    if case.hook == "local":
-        state = post_localSGD_hook.PostLocalSGDState(group, None, LOCAL_WARMUP, post_local_gradient_allreduce=False)
-        ddp.register_comm_hook(state, post_localSGD_hook.post_localSGD_hook)
-    elif case.hook != "none":
+    if case.hook != "none":
         ddp.register_comm_hook(*hook_of(case.hook, group))
     return ddp
 
@@ -388,7 +377,6 @@ def train(case, rank, group):
     optimizer = make_optimizer(case.optimizer, trained, group)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=20, enabled=case.precision == "scaled")
     ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9)) if case.ema else None
-    averager = PeriodicModelAverager(LOCAL_PERIOD, LOCAL_WARMUP, group) if case.hook == "local" else None
 
     def take_step():
         if masters:
@@ -406,8 +394,6 @@ def train(case, rank, group):
         scaler.update()
         if masters:
             masters.after_step()
-        if averager:
-            averager.average_parameters(model.parameters())
         if ema:
             ema.update_parameters(model)
 

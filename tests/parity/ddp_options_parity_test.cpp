@@ -15,7 +15,6 @@
 #include "lockstep/nn/grad_scaler.h"
 #include "lockstep/nn/gradient_accumulation.h"
 #include "lockstep/nn/mixed_precision.h"
-#include "lockstep/nn/parameter_averaging.h"
 #include "lockstep/nn/power_sgd.h"
 #include "lockstep/nn/sync_batch_norm.h"
 #include "lockstep/nn/zero_redundancy_optimizer.h"
@@ -36,14 +35,13 @@ constexpr int kSteps = 40;
 // by 1.06e-3 with 4 ranks, in 100 steps with three columns: a comparison after them would say nothing.
 constexpr int kManySteps = 100;
 constexpr int kBatch = 4;
-constexpr int kLocalWarmup = 10, kLocalPeriod = 4;
 
 using Tensors = std::map<std::string, torch::Tensor>;
 using test::Exclusion;
 using test::Factor;
 using test::Net;
 // `bucket`, in MiB: one bucket, or five. `unused`: the layer `extra` takes part in every pass of no rank, or in those
-// of some ranks. `local`: local SGD. `weighted`: batches of different sizes, each sample with the same weight.
+// of some ranks. `weighted`: batches of different sizes, each sample with the same weight.
 // `throws`: a join that ends with the first rank that has no more inputs. `pairs`: ranks 0 and 1 train by themselves,
 // and so do 2 and 3. Ranks begin with different weights, which `init_sync` makes equal. `sparse`: a layer whose
 // gradient is sparse. `device_ids` is ours alone: PyTorch takes none on the CPU. `checkpoint`: the whole model in one
@@ -51,9 +49,7 @@ using test::Net;
 // backward passes inside the backward pass; and `plain`, without these.
 const std::vector<Factor> kFactors{
     {"world", {"2", "3", "4"}},
-    {"hook",
-     {"none", "noop", "bf16", "fp16", "bf16_feedback", "wrapped", "power1", "power2_cold", "power3_shapes", "batched",
-      "local"}},
+    {"hook", {"none", "noop", "bf16", "fp16", "bf16_feedback", "wrapped", "power1", "power2_cold", "power3_shapes"}},
     {"accumulate", {"1", "3"}},
     {"join", {"no", "initial", "active", "throws"}},
     {"static", {"0", "1"}},
@@ -78,14 +74,13 @@ const std::vector<Factor> kFactors{
 const std::vector<std::string> kJoins{"initial", "active"};
 const std::vector<std::string> kSharded{"zero_sgd", "zero_adam"};
 const std::vector<std::string> kAdams{"adam", "zero_adam"};
-const std::vector<std::string> kLowRank{"power1", "power2_cold", "power3_shapes", "batched"};
-const std::vector<std::string> kHooks{"noop",   "bf16",        "fp16",          "bf16_feedback", "wrapped",
-                                      "power1", "power2_cold", "power3_shapes", "batched"};
+const std::vector<std::string> kLowRank{"power1", "power2_cold", "power3_shapes"};
+const std::vector<std::string> kHooks{"noop",    "bf16",   "fp16",        "bf16_feedback",
+                                      "wrapped", "power1", "power2_cold", "power3_shapes"};
 const std::vector<std::string> k16Bits{"autocast", "scaled", "masters"};
 const std::vector<Exclusion> kExclusions{
     // A rank that has finished makes no collective calls before the end of a backward pass.
     {"join", kJoins, "norm", {"sync"}},
-    {"join", kJoins, "hook", {"local"}},
     {"join", kJoins, "weighted", {"1"}},
     // There ranks that have finished step with a sharded optimizer alone.
     {"join", kJoins, "precision", {"scaled"}},
@@ -94,7 +89,7 @@ const std::vector<Exclusion> kExclusions{
     // What the option promises.
     {"static", {"1"}, "unused", {"ranks"}},
     // A sharded optimizer needs the same gradients on every rank.
-    {"optimizer", kSharded, "hook", {"noop", "local"}},
+    {"optimizer", kSharded, "hook", {"noop"}},
     {"optimizer", kSharded, "ignore", {"1"}},
     // The random numbers of PowerSGD go by bucket, and with find_unused_parameters PyTorch keeps its first buckets.
     {"hook", kLowRank, "unused", {"always", "ranks"}},
@@ -106,8 +101,6 @@ const std::vector<Exclusion> kExclusions{
     {"precision", k16Bits, "hook", kLowRank},
     {"precision", k16Bits, "optimizer", kAdams},
     {"world", {"3", "4"}, "optimizer", kAdams},
-    // Masters are not averaged, here and there.
-    {"precision", {"masters"}, "hook", {"local"}},
     // PyTorch keeps the averages of 16-bit parameters in 16 bits.
     {"precision", {"masters"}, "ema", {"1"}},
     // Beyond two ranks PyTorch's sums have other last digits, which 16 bits magnify.
@@ -116,12 +109,9 @@ const std::vector<Exclusion> kExclusions{
     {"group", {"pairs"}, "world", {"2", "3"}},
     {"group", {"pairs"}, "optimizer", kAdams},
     {"group", {"pairs"}, "precision", k16Bits},
-    // PyTorch leaves parameters without a gradient out of the average.
-    {"init_sync", {"0"}, "hook", {"local"}},
     // In PyTorch a hook gets sparse gradients too, a rank that has finished sends none, and there is no norm of them.
     // Adam takes none.
     {"sparse", {"1"}, "hook", kHooks},
-    {"sparse", {"1"}, "hook", {"local"}},
     {"sparse", {"1"}, "join", kJoins},
     {"sparse", {"1"}, "clip", {"0.05"}},
     {"sparse", {"1"}, "optimizer", kAdams},
@@ -148,7 +138,7 @@ class Case {
     const std::string& hook = (*this)["hook"];
     return hook == "bf16" || hook == "fp16" || hook == "bf16_feedback" || hook == "wrapped";
   }
-  bool has_low_rank() const { return (*this)["hook"].starts_with("power") || (*this)["hook"] == "batched"; }
+  bool has_low_rank() const { return (*this)["hook"].starts_with("power"); }
   bool has_adam() const { return (*this)["optimizer"].ends_with("adam"); }
   bool has_16_bits() const { return (*this)["precision"] != "float"; }
   // Whether our last digits may differ from PyTorch's before anything is rounded to 16 bits.
@@ -222,9 +212,6 @@ std::shared_ptr<CommHook> hook_of(const std::string& name) {
     options.matrix_approximation_rank = 3;
     options.min_compression_rate = 1;
     options.batch_tensors_with_same_shape = true;
-  } else if (name == "batched") {
-    options.matrix_approximation_rank = 2;
-    return make_batched_power_sgd_hook(options);
   }
   return make_power_sgd_hook(options);
 }
@@ -281,13 +268,7 @@ class OptionsTraining {
         group_of_norm_(group_of_norm(options, group_)),
         model_(make_model(options, rank, group_of_norm_)),
         ddp_(model_, ddp_options(options, group_)) {
-    if (options["hook"] == "local") {
-      ddp_.register_comm_hook(make_post_local_sgd_hook({.start_local_sgd_iter = kLocalWarmup}));
-      averager_.emplace(
-          PeriodicModelAveragerOptions{.period = kLocalPeriod, .warmup_steps = kLocalWarmup, .group = group_});
-    } else if (options["hook"] != "none") {
-      ddp_.register_comm_hook(hook_of(options["hook"]));
-    }
+    if (options["hook"] != "none") ddp_.register_comm_hook(hook_of(options["hook"]));
     if (options["precision"] == "masters") masters_.emplace(*model_);
     if (options["precision"] == "scaled") scaler_.emplace(GradScalerOptions{.init_scale = 1024, .growth_interval = 20});
     if (options.is_on("ema")) ema_.emplace(*model_, ExponentialMovingAverageOptions{.decay = 0.9});
@@ -386,7 +367,6 @@ class OptionsTraining {
       optimizer_->step();
     }
     if (masters_) masters_->copy_parameters();
-    if (averager_) averager_->average_parameters(ddp_.parameters());
     if (ema_) ema_->update();
   }
 
@@ -396,7 +376,6 @@ class OptionsTraining {
   const ProcessGroup group_of_norm_;
   Net model_;
   DistributedDataParallel<Net> ddp_;
-  std::optional<PeriodicModelAverager> averager_;
   std::optional<MasterWeights> masters_;
   std::optional<GradScaler> scaler_;
   std::optional<ExponentialMovingAverage> ema_;

@@ -28,11 +28,7 @@ def nested(o):
     return lrs.SequentialLR(o, [inner, lrs.CosineAnnealingLR(o, 40, 1e-5)], [30])
 
 
-def chained(o):
-    return lrs.ChainedScheduler([lrs.ConstantLR(o, 0.1, 20), lrs.ExponentialLR(o, 0.98), lrs.CosineAnnealingLR(o, 50)])
-
-
-# The optimizer and the scheduler. "fraction" is stepped with a place between epochs.
+# The optimizer and the scheduler.
 CASES = {
     "step": ("sgd", lambda o: lrs.StepLR(o, 7, 0.7)),
     "multi_step": ("sgd", lambda o: lrs.MultiStepLR(o, [10, 40, 40, 77], 0.3)),
@@ -41,8 +37,6 @@ CASES = {
     "exponential": ("sgd", lambda o: lrs.ExponentialLR(o, 0.97)),
     "polynomial": ("sgd", lambda o: lrs.PolynomialLR(o, 60, 1.7)),
     "cosine": ("sgd", lambda o: lrs.CosineAnnealingLR(o, 30, 1e-3)),
-    "restarts": ("sgd", lambda o: lrs.CosineAnnealingWarmRestarts(o, 7, 2, 1e-3)),
-    "fraction": ("sgd", lambda o: lrs.CosineAnnealingWarmRestarts(o, 3, 2)),
     "lambda": ("sgd", lambda o: lrs.LambdaLR(o, lambda epoch: 1 / (1 + epoch))),
     "one_cycle": ("sgd", lambda o: lrs.OneCycleLR(o, [0.4, 0.2, 0.1], total_steps=100)),
     "one_cycle_linear": ("adam", lambda o: lrs.OneCycleLR(o, 0.4, total_steps=120, pct_start=0.21, base_momentum=0.8,
@@ -53,13 +47,13 @@ CASES = {
     "warmup_cosine": ("sgd", warmup_cosine),
     "three": ("adam", lambda o: sequence(o, lambda o: lrs.ConstantLR(o, 0.2, 5), lambda o: lrs.ExponentialLR(o, 0.9),
                                          lambda o: lrs.StepLR(o, 10, 0.5), milestones=[15, 50])),
-    "others": ("sgd", lambda o: sequence(o, lambda o: lrs.CosineAnnealingWarmRestarts(o, 5),
+    "others": ("sgd", lambda o: sequence(o, lambda o: lrs.StepLR(o, 6, 0.4),
                                          lambda o: lrs.MultiStepLR(o, [0, 20], 0.1), lambda o: lrs.PolynomialLR(o, 40, 2.0),
                                          lambda o: lrs.LinearLR(o), milestones=[20, 60, 90])),
     "warmup_one_cycle": ("sgd", lambda o: sequence(o, lambda o: lrs.LinearLR(o, 0.1, total_iters=15),
                                                    lambda o: lrs.OneCycleLR(o, 0.2, total_steps=90), milestones=[15])),
-    "chained": ("sgd", chained),
-    "chained_first": ("sgd", lambda o: lrs.SequentialLR(o, [chained(o), lrs.LambdaLR(o, lambda e: 2.0 / (2 + e))], [50])),
+    "lambda_later": ("sgd", lambda o: sequence(o, lambda o: lrs.ConstantLR(o, 0.1, 20),
+                                               lambda o: lrs.LambdaLR(o, lambda e: 2.0 / (2 + e)), milestones=[50])),
     "nested": ("sgd", nested),
 }
 
@@ -72,12 +66,9 @@ def make(kind, scheduler):
     return optimizer, scheduler(optimizer)
 
 
-def step(case, optimizer, scheduler, number):
+def step(optimizer, scheduler):
     optimizer.step()
-    if case == "fraction":
-        scheduler.step(number * 0.37)
-    else:
-        scheduler.step()
+    scheduler.step()
 
 
 def rates_and_momenta(optimizer):
@@ -90,7 +81,7 @@ def run(case):
     optimizer, scheduler = make(*CASES[case])
     rows, states = [rates_and_momenta(optimizer)], None
     for number in range(1, STEPS + 1):
-        step(case, optimizer, scheduler, number)
+        step(optimizer, scheduler)
         rows.append(rates_and_momenta(optimizer))
         if number == STOP:
             states = copy.deepcopy((scheduler.state_dict(), optimizer.state_dict()))
@@ -114,7 +105,7 @@ def go_on(path):
         scheduler.load_state_dict(states["scheduler"])
         rows, _ = run(case)
         for number in range(STOP + 1, STEPS + 1):
-            step(case, optimizer, scheduler, number)
+            step(optimizer, scheduler)
             assert rates_and_momenta(optimizer) == rows[number], (case, number, rates_and_momenta(optimizer), rows[number])
     print("all well")
 

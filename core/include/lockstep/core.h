@@ -41,7 +41,6 @@
 #include "lockstep/nn/metrics.h"                         // IWYU pragma: export
 #include "lockstep/nn/mixed_precision.h"                 // IWYU pragma: export
 #include "lockstep/nn/one_cycle_lr.h"                    // IWYU pragma: export
-#include "lockstep/nn/parameter_averaging.h"             // IWYU pragma: export
 #include "lockstep/nn/power_sgd.h"                       // IWYU pragma: export
 #include "lockstep/nn/scatter.h"                         // IWYU pragma: export
 #include "lockstep/nn/sync_batch_norm.h"                 // IWYU pragma: export

@@ -106,37 +106,6 @@ std::vector<double> balanced_weights(std::span<const std::int64_t> labels) {
   return weights;
 }
 
-StratifiedSampler::StratifiedSampler(std::vector<std::int64_t> labels)
-    : labels_(std::move(labels)), counts_(count_labels(labels_)) {
-  Fingerprint fingerprint("stratified");
-  fingerprint.add_all(labels_);
-  fingerprint_ = fingerprint.value();
-}
-
-// The j-th of n samples of a class comes at (j + 1/2) / n of the epoch. A random permutation numbers the samples of
-// each class. The sort is stable, so the permutation also decides between classes with the same place.
-torch::Tensor StratifiedSampler::sequence(std::uint64_t seed, std::int64_t epoch) const {
-  at::Generator generator = generator_for(seed, epoch);
-  const torch::Tensor shuffled = permutation(dataset_size(), generator);
-  const std::int64_t* order = shuffled.const_data_ptr<std::int64_t>();
-  struct Place {
-    double at;
-    std::int64_t sample;
-  };
-  std::vector<Place> places(labels_.size());
-  std::vector<std::int64_t> seen(counts_.size());
-  for (std::size_t i = 0; i < places.size(); ++i) {
-    const auto label = static_cast<std::size_t>(labels_[static_cast<std::size_t>(order[i])]);
-    const double number = static_cast<double>(seen[label]++) + 0.5;
-    places[i] = {number / static_cast<double>(counts_[label]), order[i]};
-  }
-  std::stable_sort(places.begin(), places.end(), [](const Place& a, const Place& b) { return a.at < b.at; });
-  torch::Tensor result = torch::empty_like(shuffled);
-  std::transform(places.begin(), places.end(), result.mutable_data_ptr<std::int64_t>(),
-                 [](const Place& place) { return place.sample; });
-  return result;
-}
-
 LengthBucketSampler::LengthBucketSampler(std::vector<std::int64_t> lengths, LengthBucketOptions options)
     : lengths_(std::move(lengths)), options_(options) {
   if (options.group_size < 1 || options.groups_per_pool < 1) {

@@ -34,15 +34,6 @@ Indices whole(std::int64_t size) {
   return result;
 }
 
-// 1000 samples, sorted by class: four classes with 50, 30, 15 and 5 %.
-Indices uneven_labels() {
-  Indices labels;
-  for (const auto& [label, count] : std::map<std::int64_t, int>{{0, 500}, {1, 300}, {2, 150}, {3, 50}}) {
-    labels.insert(labels.end(), static_cast<std::size_t>(count), label);
-  }
-  return labels;
-}
-
 TEST(Samplers, WeightedDrawsInProportion) {
   const WeightedSampler sampler({1, 0, 3}, 40000);
   std::map<std::int64_t, int> counts;
@@ -57,29 +48,6 @@ TEST(Samplers, WeightedDrawsInProportion) {
 
 TEST(Samplers, BalancedWeightsMakeClassesEqual) {
   EXPECT_EQ(balanced_weights(Indices{4, 0, 4, 4, 4}), (std::vector<double>{0.25, 1, 0.25, 0.25, 0.25}));
-}
-
-TEST(Samplers, StratifiedKeepsEachClassInItsShareInEveryStretch) {
-  const Indices labels = uneven_labels();
-  const StratifiedSampler sampler(labels);
-  for (const std::int64_t epoch : {0, 1}) {
-    const Indices order = sequence(sampler, 3, epoch);
-    EXPECT_EQ(sorted(order), whole(1000));
-    for (const std::size_t batch : {20U, 64U, 200U}) {
-      for (std::size_t begin = 0; begin + batch <= order.size(); begin += 7) {
-        std::array<double, 4> counts{};
-        for (std::size_t i = begin; i < begin + batch; ++i) {
-          ++counts[static_cast<std::size_t>(labels[static_cast<std::size_t>(order[i])])];
-        }
-        const std::array<double, 4> shares{0.5, 0.3, 0.15, 0.05};
-        for (std::size_t c = 0; c < 4; ++c) {
-          EXPECT_LE(std::abs(counts[c] - shares[c] * static_cast<double>(batch)), 1 + 4 * shares[c])
-              << "class " << c << " in " << batch << " from " << begin;
-        }
-      }
-    }
-  }
-  EXPECT_NE(sequence(sampler, 3, 0), sequence(sampler, 3, 1));
 }
 
 TEST(Samplers, LengthBucketsHoldSimilarLengthsInRandomOrder) {
@@ -104,7 +72,6 @@ TEST(Samplers, LengthBucketsHoldSimilarLengthsInRandomOrder) {
   EXPECT_EQ(sorted(sequence(pools, 5, 0)), whole(1000));
   EXPECT_EQ(sorted(sequence(LengthBucketSampler(Indices{3, 1}, {.group_size = 16}), 0, 0)), whole(2));
   EXPECT_TRUE(sequence(LengthBucketSampler({}), 0, 0).empty());
-  EXPECT_TRUE(sequence(StratifiedSampler({}), 0, 0).empty());
 }
 
 TEST(Samplers, RefuseWhatCannotBeRight) {
@@ -114,9 +81,9 @@ TEST(Samplers, RefuseWhatCannotBeRight) {
   EXPECT_THROW(WeightedSampler({1, std::nan("")}, 1), DataError);
   EXPECT_THROW(WeightedSampler({1, 0}, 2, Replacement::kWithout), DataError);
   EXPECT_THROW(WeightedSampler({1, 1}, 0), DataError);
-  EXPECT_THROW(StratifiedSampler({0, -1}), DataError);
+  EXPECT_THROW(balanced_weights(Indices{0, -1}), DataError);
   EXPECT_THROW(LengthBucketSampler({1}, {.group_size = 0}), DataError);
-  EXPECT_THROW(DistributedSampler(3, {.order = std::make_shared<StratifiedSampler>(Indices{0, 1})}), DataError);
+  EXPECT_THROW(DistributedSampler(3, {.order = std::make_shared<LengthBucketSampler>(Indices{0, 1})}), DataError);
 }
 
 // 3, 5 and 2 ranks take turns in one epoch, as after restarts.
@@ -143,19 +110,19 @@ void expect_each_once(const std::shared_ptr<const Sampler>& order, const Indices
 }
 
 TEST(Samplers, EveryOrderResumesOnAnyNumberOfRanks) {
-  expect_each_once(std::make_shared<StratifiedSampler>(uneven_labels()), whole(1000));
   expect_each_once(std::make_shared<LengthBucketSampler>(Indices(1000, 1)), whole(1000));
   const auto weighted = std::make_shared<WeightedSampler>(std::vector<double>{1, 2, 3}, 500);
   expect_each_once(weighted, sorted(sequence(*weighted, 11, 2)));
 }
 
 TEST(Samplers, RefuseTheStateOfAnotherOrder) {
-  const auto order = std::make_shared<StratifiedSampler>(Indices{0, 1, 0, 1});
+  const auto order = std::make_shared<LengthBucketSampler>(Indices{0, 1, 0, 1});
   DistributedSampler sampler(4, {.order = order});
   EXPECT_THROW(sampler.load_state(DistributedSampler(4, {}).state()), DataError);
-  EXPECT_THROW(sampler.load_state(
-                   DistributedSampler(4, {.order = std::make_shared<StratifiedSampler>(Indices{0, 1, 1, 0})}).state()),
-               DataError);
+  EXPECT_THROW(
+      sampler.load_state(
+          DistributedSampler(4, {.order = std::make_shared<LengthBucketSampler>(Indices{0, 1, 1, 0})}).state()),
+      DataError);
   EXPECT_THROW(sampler.load_state(DistributedSampler(4, {.seed = 1, .order = order}).state()), DataError);
   EXPECT_NO_THROW(sampler.load_state(DistributedSampler(4, {.shuffle = false, .order = order}).state()));
 }

@@ -15,7 +15,6 @@
 #include "lockstep/nn/fused_step.h"
 #include "lockstep/nn/grad_scaler.h"
 #include "lockstep/nn/mixed_precision.h"
-#include "lockstep/nn/parameter_averaging.h"
 #include "nn/error_texts.h"
 
 namespace lockstep::test {
@@ -74,18 +73,16 @@ TEST(DeviceMovingAverage, StaysWhereItWasMade) {
   expect_on_device(net->out->weight.detach(), test_device(2), expected, "model");
 }
 
-State average_now_and_then(torch::Device device, int rank) {
+State train_with_averages(torch::Device device, int rank) {
   torch::manual_seed(7 + rank);
   ConvNet net;
   net->to(device);
   torch::optim::SGD optimizer(net->parameters(), 0.1);
-  PeriodicModelAverager averager({.period = 2, .warmup_steps = 1});
   for (int step = 0; step < 4; ++step) {
     optimizer.zero_grad();
     loss_on(net, device, /*all=*/rank == 0).backward();
     average_gradients(net->out->parameters());
     optimizer.step();
-    averager.average_parameters(net->parameters());
   }
   expect_all_on(net, device);
   return state_of(net);
@@ -93,8 +90,8 @@ State average_now_and_then(torch::Device device, int rank) {
 
 TEST(DeviceAveragesMulti, AreThoseOfTheProcessor) {
   run_on_devices(2, [](int rank, torch::Device device) {
-    const State expected = average_now_and_then(torch::kCPU, rank);
-    expect_same(average_now_and_then(device, rank), expected, "averages");
+    const State expected = train_with_averages(torch::kCPU, rank);
+    expect_same(train_with_averages(device, rank), expected, "averages");
   });
 }
 
@@ -108,10 +105,8 @@ TEST(DeviceAveragesMulti, OfModelsOnSeveralDevices) {
       parameters.back().mutable_grad() = torch::full({3}, 4.0F * rank, where);
     }
     average_gradients(parameters);
-    average_parameters(parameters);
     for (std::size_t i = 0; i < devices.size(); ++i) {
       expect_on_device(parameters[i].grad(), devices[i], torch::full({3}, 2.0F), c10::str("gradient ", i));
-      expect_on_device(parameters[i].detach(), devices[i], torch::full({3}, 1.0F), c10::str("parameter ", i));
     }
   });
 }

@@ -6,7 +6,6 @@
 #include <set>
 
 #include "lockstep/base/log.h"
-#include "lockstep/nn/parameter_averaging.h"
 #include "lockstep/nn/power_sgd.h"
 #include "nn/error_texts.h"
 #include "nn/twins.h"
@@ -50,7 +49,6 @@ TEST_P(CommHooksMulti, SendTheBytesOfTheory) {
     const std::size_t whole = (48 * 32 + 32 + 32 * 32 + 32 + 32 * 16 + 16) * sizeof(float);
     const auto expect_sent = [&](std::shared_ptr<CommHook> hook, std::size_t bytes, const std::string& what) {
       for (const double bucket_cap_mb : {25.0, 0.004}) {
-        if (what == "batched" && bucket_cap_mb != 25) continue;  // its squares depend on the buckets
         Net net = make_net();
         DistributedDataParallel<Net> ddp(net, {.bucket_cap_mb = bucket_cap_mb});
         ddp.register_comm_hook(hook);
@@ -69,8 +67,6 @@ TEST_P(CommHooksMulti, SendTheBytesOfTheory) {
       expect_sent(make_power_sgd_hook(options), bytes, fmt::format("PowerSGD {}", r));
       expect_sent(make_compress_wrapper(torch::kBFloat16, make_power_sgd_hook(options)), bytes / 2, "wrapped");
     }
-    const std::size_t side = 57;  // of the square that holds 3152 elements
-    expect_sent(make_batched_power_sgd_hook({.start_power_sgd_iter = 0}), 2 * side * sizeof(float), "batched");
     expect_sent(make_power_sgd_hook({.start_power_sgd_iter = 100}), whole, "before PowerSGD starts");
   });
 }
@@ -81,14 +77,12 @@ TEST_P(CommHooksMulti, PowerSgdOfFullRankIsTheMean) {
     const Rank rank;
     const PowerSgdOptions options{
         .matrix_approximation_rank = 64, .start_power_sgd_iter = 1, .min_compression_rate = 0.1};
-    for (const bool batched : {false, true}) {
-      Twins<Net> twins(make_net, {.bucket_cap_mb = 0.004});
-      twins.ddp.register_comm_hook(batched ? make_batched_power_sgd_hook(options) : make_power_sgd_hook(options));
-      for (int step = 0; step < 4; ++step) {
-        twins.step([x = random_input({4, 48}, step)](Net& net) { return net->forward(x).square().mean(); },
-                   fmt::format("batched {}, step {}", batched, step), {1e-3, 1e-5});
-        twins.descend();
-      }
+    Twins<Net> twins(make_net, {.bucket_cap_mb = 0.004});
+    twins.ddp.register_comm_hook(make_power_sgd_hook(options));
+    for (int step = 0; step < 4; ++step) {
+      twins.step([x = random_input({4, 48}, step)](Net& net) { return net->forward(x).square().mean(); },
+                 fmt::format("step {}", step), {1e-3, 1e-5});
+      twins.descend();
     }
   });
 }
@@ -115,32 +109,30 @@ TORCH_MODULE(Odd);
 TEST_P(CommHooksMulti, PowerSgdTakesParametersOfEveryKind) {
   run_processes(GetParam(), [](int) {
     const Rank rank;
-    for (const bool batched : {false, true}) {
-      torch::manual_seed(1);
-      Odd net;
-      DistributedDataParallel<Odd> ddp(net, {.bucket_cap_mb = 0.01});
-      const PowerSgdOptions options{.matrix_approximation_rank = 2, .start_power_sgd_iter = 0};
-      ddp.register_comm_hook(batched ? make_batched_power_sgd_hook(options) : make_power_sgd_hook(options));
-      const auto step = [&](int number) {
-        net->zero_grad();
-        ddp->forward(random_input({2, 16, 6, 6}, number)).backward();
-        for (const auto& item : net->named_parameters()) {
-          if (!item.value().grad().defined()) continue;
-          EXPECT_TRUE(item.value().grad().isfinite().all().item<bool>()) << item.key() << ", step " << number;
-          if (!batched && item.key() == "dead") {
-            EXPECT_EQ(item.value().grad().abs().max().item<double>(), 0);
-          }
+    torch::manual_seed(1);
+    Odd net;
+    DistributedDataParallel<Odd> ddp(net, {.bucket_cap_mb = 0.01});
+    const PowerSgdOptions options{.matrix_approximation_rank = 2, .start_power_sgd_iter = 0};
+    ddp.register_comm_hook(make_power_sgd_hook(options));
+    const auto step = [&](int number) {
+      net->zero_grad();
+      ddp->forward(random_input({2, 16, 6, 6}, number)).backward();
+      for (const auto& item : net->named_parameters()) {
+        if (!item.value().grad().defined()) continue;
+        EXPECT_TRUE(item.value().grad().isfinite().all().item<bool>()) << item.key() << ", step " << number;
+        if (item.key() == "dead") {
+          EXPECT_EQ(item.value().grad().abs().max().item<double>(), 0);
         }
-        std::vector<torch::Tensor> gradients;
-        for (const torch::Tensor& parameter : ddp.parameters()) {
-          if (parameter.grad().defined()) gradients.push_back(parameter.grad());
-        }
-        expect_equal_on_all_ranks(gradients, "gradient");
-      };
-      for (int number = 0; number < 3; ++number) step(number);
-      net->turned.requires_grad_(false);  // other buckets
-      for (int number = 3; number < 6; ++number) step(number);
-    }
+      }
+      std::vector<torch::Tensor> gradients;
+      for (const torch::Tensor& parameter : ddp.parameters()) {
+        if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+      }
+      expect_equal_on_all_ranks(gradients, "gradient");
+    };
+    for (int number = 0; number < 3; ++number) step(number);
+    net->turned.requires_grad_(false);  // other buckets
+    for (int number = 3; number < 6; ++number) step(number);
   });
 }
 
@@ -148,20 +140,18 @@ TEST_P(CommHooksMulti, PowerSgdTakesParametersOfEveryKind) {
 TEST_P(CommHooksMulti, PowerSgdGoesOnAfterGradientsOfZeros) {
   run_processes(GetParam(), [](int) {
     const Rank rank;
-    for (const bool batched : {false, true}) {
-      for (const std::int64_t r : {1, 2, 3}) {
-        const PowerSgdOptions options{.matrix_approximation_rank = r, .start_power_sgd_iter = 0};
-        Net net = make_net();
-        DistributedDataParallel<Net> ddp(net, {.bucket_cap_mb = 0.004});
-        ddp.register_comm_hook(batched ? make_batched_power_sgd_hook(options) : make_power_sgd_hook(options));
-        for (int step = 0; step < 4; ++step) {
-          net->zero_grad();
-          const double factor = step == 0 ? 0 : 1;
-          (ddp->forward(random_input({4, 48}, step)).square().mean() * factor).backward();
-          for (const auto& item : net->named_parameters()) {
-            EXPECT_EQ(item.value().grad().abs().max().item<double>() > 0, step > 0)
-                << "batched " << batched << ", rank " << r << ": " << item.key() << ", step " << step;
-          }
+    for (const std::int64_t r : {1, 2, 3}) {
+      const PowerSgdOptions options{.matrix_approximation_rank = r, .start_power_sgd_iter = 0};
+      Net net = make_net();
+      DistributedDataParallel<Net> ddp(net, {.bucket_cap_mb = 0.004});
+      ddp.register_comm_hook(make_power_sgd_hook(options));
+      for (int step = 0; step < 4; ++step) {
+        net->zero_grad();
+        const double factor = step == 0 ? 0 : 1;
+        (ddp->forward(random_input({4, 48}, step)).square().mean() * factor).backward();
+        for (const auto& item : net->named_parameters()) {
+          EXPECT_EQ(item.value().grad().abs().max().item<double>() > 0, step > 0)
+              << "rank " << r << ": " << item.key() << ", step " << step;
         }
       }
     }
@@ -173,8 +163,8 @@ TEST_P(CommHooksMulti, ForgetGradientsThatWereNotFinite) {
   run_processes(GetParam(), [](int number) {
     const Rank rank;
     const PowerSgdOptions options{.matrix_approximation_rank = 3, .start_power_sgd_iter = 0};
-    for (const auto& hook : {make_power_sgd_hook(options), make_batched_power_sgd_hook(options),
-                             make_compress_hook(torch::kHalf, {.error_feedback = true})}) {
+    for (const auto& hook :
+         {make_power_sgd_hook(options), make_compress_hook(torch::kHalf, {.error_feedback = true})}) {
       Net net = make_net();
       DistributedDataParallel<Net> ddp(net);
       ddp.register_comm_hook(hook);
@@ -195,7 +185,7 @@ TEST_P(CommHooksMulti, ForgetOtherParametersOfTheSameSize) {
     const Rank rank;
     const PowerSgdOptions options{.matrix_approximation_rank = 1, .start_power_sgd_iter = 0};
     const auto make_hooks = [&] {
-      return std::vector<std::shared_ptr<CommHook>>{make_power_sgd_hook(options), make_batched_power_sgd_hook(options),
+      return std::vector<std::shared_ptr<CommHook>>{make_power_sgd_hook(options),
                                                     make_compress_hook(torch::kBFloat16, {.error_feedback = true})};
     };
     for (std::size_t i = 0; i < make_hooks().size(); ++i) {
@@ -216,7 +206,7 @@ TEST_P(CommHooksMulti, ForgetOtherParametersOfTheSameSize) {
       DistributedDataParallel<Net> fresh(net);
       fresh.register_comm_hook(make_hooks()[i]);
       pass(fresh, 3);
-      if (i == 2) {
+      if (i == 1) {
         EXPECT_TRUE(torch::equal(after_others, parameters[2].grad())) << "an error of other parameters was added";
       }
       net->to(torch::kDouble);  // 16 elements fill a cache line in both dtypes
@@ -234,7 +224,7 @@ TEST_P(CommHooksMulti, ForgetBucketsThatAreNoMore) {
     const PowerSgdOptions options{.matrix_approximation_rank = 1, .start_power_sgd_iter = 0};
     const auto make_feedback = [] { return make_compress_hook(torch::kBFloat16, {.error_feedback = true}); };
     const DistributedDataParallelOptions several{.bucket_cap_mb = 0.001};
-    for (const auto& hook : {make_power_sgd_hook(options), make_batched_power_sgd_hook(options), make_feedback()}) {
+    for (const auto& hook : {make_power_sgd_hook(options), make_feedback()}) {
       const auto buckets = [&] {
         std::set<std::string> numbers;
         for (const auto& [name, tensor] : hook->tensors()) {
@@ -301,10 +291,8 @@ TEST_P(CommHooksMulti, SavedStateContinuesBitForBit) {
     const std::vector<std::function<std::shared_ptr<CommHook>()>> hooks{
         [&] { return make_power_sgd_hook(low_rank); },
         [&] { return make_power_sgd_hook(cold); },
-        [&] { return make_batched_power_sgd_hook(low_rank); },
         [&] { return make_compress_wrapper(torch::kBFloat16, make_power_sgd_hook(low_rank)); },
         [&] { return make_compress_hook(torch::kHalf, {.error_feedback = true}); },
-        [&] { return make_post_local_sgd_hook({.start_local_sgd_iter = 3}); },
     };
     for (const auto& make : hooks) {
       const auto train = [&](int stop) {
@@ -351,9 +339,6 @@ TEST(CommHooksErrorsMulti, SavedStateThatDoesNotFitIsNamed) {
     }
     expect_in(error_of([&] { make_noop_hook()->load(saved); }), {"no-op", "keeps nothing", "'bucket.0.error'"});
     expect_in(error_of([&] { make_power_sgd_hook()->load({}); }), {"no 'iteration'", "another hook"});
-    expect_in(error_of([&] { make_batched_power_sgd_hook(options)->load(saved); }),
-              {"'bucket.0.error'", "another hook"});
-    expect_in(error_of([&] { make_post_local_sgd_hook({})->load(saved); }), {"'bucket.0.error'", "another hook"});
     expect_in(error_of([&] { make_compress_hook(torch::kHalf, {.error_feedback = true})->load(saved); }),
               {"'bucket.0.q'", "another hook"});
     // On one rank alone.
@@ -382,8 +367,7 @@ TEST(CommHooksErrors, WrongOptions) {
   expect_in(error_of([] { make_power_sgd_hook({.matrix_approximation_rank = 0}); }),
             {"matrix_approximation_rank", "at least 1", "got 0"});
   expect_in(error_of([] { make_power_sgd_hook({.start_power_sgd_iter = -1}); }), {"start_power_sgd_iter", "-1"});
-  expect_in(error_of([] { make_batched_power_sgd_hook({.min_compression_rate = 0}); }), {"min_compression_rate", "0"});
-  expect_in(error_of([] { make_post_local_sgd_hook({.start_local_sgd_iter = -2}); }), {"start_local_sgd_iter", "-2"});
+  expect_in(error_of([] { make_power_sgd_hook({.min_compression_rate = 0}); }), {"min_compression_rate", "0"});
 }
 
 // A hook without a group of its own uses the wrapper's.
@@ -415,9 +399,7 @@ TEST(CommHooksGroupsMulti, UseTheirOwnGroup) {
                                    .min_compression_rate = 0.1,
                                    .use_error_feedback = false,
                                    .group = mine};
-    for (const auto& hook : {make_compress_hook(torch::kBFloat16, {.group = mine}), make_power_sgd_hook(low_rank),
-                             make_batched_power_sgd_hook(low_rank), make_post_local_sgd_hook({.subgroup = mine}),
-                             make_post_local_sgd_hook({.start_local_sgd_iter = 9, .group = mine})}) {
+    for (const auto& hook : {make_compress_hook(torch::kBFloat16, {.group = mine}), make_power_sgd_hook(low_rank)}) {
       Net net = make_net();
       Net twin = make_net();
       DistributedDataParallel<Net> ddp(net);
@@ -429,25 +411,6 @@ TEST(CommHooksGroupsMulti, UseTheirOwnGroup) {
         average_gradients(twin, mine);
         expect_same_gradients(*net, *twin, hook->description(), {2e-2, 1e-3});
       }
-    }
-  });
-}
-
-// After its first passes every rank keeps its own gradients, and nothing is sent.
-TEST_P(CommHooksMulti, LocalSgdStopsSending) {
-  run_processes(GetParam(), [](int) {
-    const Rank rank;
-    Net net = make_net();
-    Net twin = make_net();
-    DistributedDataParallel<Net> ddp(net, {.bucket_cap_mb = 0.004});  // several buckets a pass
-    ddp.register_comm_hook(make_post_local_sgd_hook({.start_local_sgd_iter = 2}));
-    for (int step = 0; step < 4; ++step) {
-      pass(ddp, step);
-      twin->zero_grad();
-      twin->forward(random_input({4, 48}, step)).square().mean().backward();
-      if (step < 2) average_gradients(twin);
-      expect_same_gradients(*net, *twin, fmt::format("step {}", step));
-      EXPECT_EQ(ddp.reducer().sent().last_pass > 0, step < 2);
     }
   });
 }

@@ -6,7 +6,6 @@
 
 #include "lockstep/base/log.h"
 #include "lockstep/nn/grad_scaler.h"
-#include "lockstep/nn/parameter_averaging.h"
 #include "lockstep/nn/sync_batch_norm.h"
 #include "nn/error_texts.h"
 #include "nn/twins.h"
@@ -344,8 +343,7 @@ TEST_P(DdpJoinMulti, DividesSparseGradients) {
 TEST_P(DdpJoinMulti, DoesNotScaleWhatIsNoMean) {
   run_processes(GetParam(), [](int number) {
     const Rank rank;
-    for (const auto& hook : {make_noop_hook(), make_post_local_sgd_hook({.start_local_sgd_iter = 0}),
-                             make_compress_wrapper(torch::kBFloat16, make_noop_hook())}) {
+    for (const auto& hook : {make_noop_hook(), make_compress_wrapper(torch::kBFloat16, make_noop_hook())}) {
       torch::manual_seed(1);
       Net net(torch::nn::Linear(3, 3));
       DistributedDataParallel<Net> ddp(net);

@@ -9,7 +9,6 @@
 #include "lockstep/nn/finite_check.h"
 #include "lockstep/nn/gradient_accumulation.h"
 #include "lockstep/nn/mixed_precision.h"
-#include "lockstep/nn/parameter_averaging.h"
 #include "nn/error_texts.h"
 #include "nn/twins.h"
 #include "support/process_ranks.h"
@@ -259,29 +258,6 @@ TEST_P(TrainingHelpersMulti, ParametersThatAreInfiniteFromTheBegin) {
     sweeps.set_step(7);
     sweeps.check_parameters();
     EXPECT_TRUE(sweeps.check(loss));
-  });
-}
-
-TEST_P(TrainingHelpersMulti, AverageParametersNowAndThen) {
-  run_processes(GetParam(), [](int number) {
-    const Rank rank;
-    const double mean = (get_world_size() - 1) / 2.0;
-    const torch::Tensor a = torch::full({3}, number, torch::kFloat);
-    const torch::Tensor b = torch::full({2, 2}, number, torch::kDouble);
-    average_parameters({a, b, a});
-    EXPECT_NEAR(a[0].item<double>(), mean, 1e-6);
-    EXPECT_NEAR(b[1][1].item<double>(), mean, 1e-12);
-    PeriodicModelAverager averager({.period = 3, .warmup_steps = 2});
-    std::vector<bool> averaged;
-    for (int step = 0; step < 9; ++step) {
-      torch::Tensor trained = torch::full({1}, number, torch::kFloat).requires_grad_();
-      const torch::Tensor frozen = torch::full({1}, number, torch::kFloat);
-      averaged.push_back(averager.average_parameters({trained, frozen}));
-      EXPECT_NEAR(trained.item<double>(), averaged.back() ? mean : number, 1e-6);
-      EXPECT_EQ(frozen.item<int>(), number);
-    }
-    EXPECT_EQ(averaged, (std::vector<bool>{false, false, true, false, false, true, false, false, true}));
-    expect_in(error_of([] { PeriodicModelAverager({.period = 0}); }), {"period", "got 0"});
   });
 }
 

@@ -9,7 +9,6 @@
 #include "base/printable.h"
 #include "base/regular_file.h"
 #include "lockstep/report/run.h"
-#include "lockstep/report/run_log.h"
 #include "picture_tools/web_page.h"
 #include "report/json_numbers.h"
 #include "report/parse_json.h"

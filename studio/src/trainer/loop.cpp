@@ -14,7 +14,6 @@
 #include "nn/all_ranks.h"
 #include "nn/device_backend.h"
 #include "nn/same_on_all_ranks.h"
-#include "stop_signals.h"
 
 namespace lockstep {
 namespace {

@@ -4,17 +4,39 @@
 #include <torch/torch.h>
 
 #include <atomic>
+#include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "lockstep/trainer/trainer.h"
 #include "optimizer_step.h"
-#include "profile.h"
 #include "run_state.h"
-#include "stop_vote.h"
+#include "stop.h"
 
 namespace lockstep {
+namespace trainer_detail {
+
+// A trace of the first steps, in the format of chrome://tracing and Perfetto.
+class Profile {
+ public:
+  Profile(std::int64_t steps, std::filesystem::path file);
+  ~Profile();
+  Profile(const Profile&) = delete;
+  Profile& operator=(const Profile&) = delete;
+
+  // After each step; writes the file after the last one.
+  void step();
+
+ private:
+  void write();
+
+  std::int64_t left_;
+  std::filesystem::path file_;
+};
+
+}  // namespace trainer_detail
 
 class Trainer::Loop {
  public:
@@ -24,7 +46,6 @@ class Trainer::Loop {
 
   TrainingResult fit(Feed& train, Feed* evaluation);
   Evaluation evaluate(Feed& feed);
-  LearningRates find_rate(Feed& feed, const LearningRateFinderOptions& options);
 
   bool load_best() { return state_.load_best(); }
   void stop() noexcept { stop_ = true; }

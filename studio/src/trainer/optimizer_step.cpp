@@ -61,7 +61,7 @@ StepOutput OptimizerStep::forward(Feed& feed) {
   return output;
 }
 
-StepReport OptimizerStep::run(Feed& feed, int parts, bool trial) {
+StepReport OptimizerStep::run(Feed& feed, int parts) {
   const auto start = Clock::now();
   StepReport report;
   report.learning_rate = optimizer_.param_groups().at(0).options().get_lr();
@@ -85,7 +85,7 @@ StepReport OptimizerStep::run(Feed& feed, int parts, bool trial) {
   // A module with new parameters has a new reducer, which counts from 0.
   const double communicated_now = communicated();
   report.communication_seconds = communicated_now - (communicated_now < communicated_before ? 0 : communicated_before);
-  report.skipped = !take(report, trial);
+  report.skipped = !take(report);
   if (!report.skipped) {  // else its loss may be NaN, and would make that of the epoch NaN
     loss_sum_ = loss_sum_.defined() ? loss_sum_ + sum : sum;
     samples_ += report.samples;
@@ -95,8 +95,8 @@ StepReport OptimizerStep::run(Feed& feed, int parts, bool trial) {
 }
 
 // Returns whether the optimizer took its step.
-bool OptimizerStep::take(StepReport& report, bool trial) {
-  if (!clip_and_check(report, trial)) return false;
+bool OptimizerStep::take(StepReport& report) {
+  if (!clip_and_check(report)) return false;
   const auto step = [this](torch::optim::Optimizer& optimizer) {
     if (options_.fused) {
       fused_step(optimizer);
@@ -108,17 +108,17 @@ bool OptimizerStep::take(StepReport& report, bool trial) {
   if (scaler_) {
     stepped = scaler_->step(optimizer_, step);
     scaler_->update();
-    if (finite_ && !trial) finite_->note_step(stepped);
+    if (finite_) finite_->note_step(stepped);
   } else {
     step(optimizer_);
   }
-  if (stepped && averages_ && !trial) averages_->update();
+  if (stepped && averages_) averages_->update();
   return stepped;
 }
 
 // The arithmetic of clip_grad_norm_, with the check between norm and clipping: it names gradients by their values.
-bool OptimizerStep::clip_and_check(StepReport& report, bool trial) {
-  const bool checks = finite_ && !scaler_ && !trial;
+bool OptimizerStep::clip_and_check(StepReport& report) {
+  const bool checks = finite_ && !scaler_;
   if (options_.clip_grad_norm == 0) return !checks || finite_->check(report.loss);
   if (scaler_) scaler_->unscale_(optimizer_);
   const torch::NoGradGuard no_grad;

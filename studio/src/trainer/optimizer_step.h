@@ -27,9 +27,8 @@ class OptimizerStep {
   OptimizerStep(std::shared_ptr<torch::nn::Module> model, torch::optim::Optimizer& optimizer,
                 const TrainerOptions& options, torch::Device device);
 
-  // Takes `parts` batches from the feed. Fills what the report says of the step alone. `trial`: a step that may
-  // diverge, which averages do not see.
-  StepReport run(Feed& feed, int parts, bool trial = false);
+  // Takes `parts` batches from the feed. Fills what the report says of the step alone.
+  StepReport run(Feed& feed, int parts);
   // The program's step function on the present batch, in the precision of the training.
   StepOutput forward(Feed& feed);
 
@@ -44,9 +43,9 @@ class OptimizerStep {
   std::optional<GradScaler>& scaler() { return scaler_; }
 
  private:
-  bool take(StepReport& report, bool trial);
+  bool take(StepReport& report);
   // Whether the step may be taken. With clipping it has clipped.
-  bool clip_and_check(StepReport& report, bool trial);
+  bool clip_and_check(StepReport& report);
   // Seconds that DDP has waited so far; NaN where it does not know.
   double communicated() const;
 

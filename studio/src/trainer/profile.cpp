@@ -1,5 +1,3 @@
-#include "profile.h"
-
 #include <fmt/format.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
 #include <torch/cuda.h>
@@ -8,6 +6,7 @@
 #include <utility>
 
 #include "lockstep/base/log.h"
+#include "loop.h"
 
 namespace lockstep::trainer_detail {
 namespace {

@@ -7,14 +7,13 @@
 #include <map>
 #include <system_error>
 
-#include "averaged_state.h"
 #include "base/arithmetic.h"
 #include "checkpoint/state/optimizer_state.h"
-#include "class_names.h"
 #include "lockstep/base/log.h"
 #include "lockstep/c10d/objects.h"
 #include "lockstep/c10d/process_groups.h"
 #include "lockstep/checkpoint/state_dict.h"
+#include "saved_parts.h"
 
 namespace lockstep::trainer_detail {
 namespace {

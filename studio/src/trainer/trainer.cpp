@@ -1,9 +1,19 @@
 #include "lockstep/trainer/trainer.h"
 
+#include <cmath>
+
 #include "lockstep/c10d/process_groups.h"
 #include "loop.h"
 
 namespace lockstep {
+
+std::vector<std::pair<std::string, double>> EpochReport::seconds_by_part(int world_size) const {
+  const double rest = seconds - input_seconds;
+  if (world_size == 1) return {{"input", input_seconds}, {"compute", rest}};
+  if (!std::isfinite(communication_seconds)) return {{"input", input_seconds}, {"compute and communication", rest}};
+  return {
+      {"input", input_seconds}, {"compute", rest - communication_seconds}, {"communication", communication_seconds}};
+}
 
 Trainer::Trainer(std::shared_ptr<torch::nn::Module> model, torch::optim::Optimizer& optimizer, TrainerOptions options) {
   TORCH_CHECK(is_initialized(),
@@ -19,10 +29,6 @@ TrainingResult Trainer::fit_feeds(trainer_detail::Feed& train, trainer_detail::F
 Evaluation Trainer::evaluate_feed(trainer_detail::Feed& feed) {
   return loop_->evaluate(feed);
 }
-LearningRates Trainer::find_rate(trainer_detail::Feed& feed, const LearningRateFinderOptions& options) {
-  return loop_->find_rate(feed, options);
-}
-
 bool Trainer::load_best() {
   return loop_->load_best();
 }

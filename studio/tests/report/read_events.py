@@ -11,30 +11,11 @@ from tensorboard.backend.event_processing import plugin_event_accumulator
 from tensorboard.backend.event_processing.directory_loader import DirectoryLoader
 from tensorboard.backend.event_processing.event_file_loader import TimestampedEventFileLoader
 from tensorboard.backend.event_processing import io_wrapper
-from tensorboard.plugins.hparams import plugin_data_pb2
 from tensorboard.util import tensor_util
 
 
 def encoded(data):
     return base64.b64encode(data).decode()
-
-
-def hparams(accumulator):
-    """What the HPARAMS page is made of."""
-    found = {}
-    for tag, content in accumulator.PluginTagToContent("hparams").items():
-        data = plugin_data_pb2.HParamsPluginData.FromString(content)
-        kind = data.WhichOneof("data")
-        if kind == "experiment":
-            found["infos"] = {info.name: info.type for info in data.experiment.hparam_infos}
-            found["metrics"] = [info.name.tag for info in data.experiment.metric_infos]
-        elif kind == "session_start_info":
-            values = data.session_start_info.hparams
-            found["values"] = {name: getattr(value, value.WhichOneof("kind")) for name, value in values.items()}
-        elif kind == "session_end_info":
-            found["status"] = data.session_end_info.status
-        found.setdefault("tags", []).append(tag)
-    return found
 
 
 def steps_of_pages(folder):
@@ -51,7 +32,7 @@ def main():
     accumulator = event_accumulator.EventAccumulator(folder, size_guidance=everything)
     accumulator.Reload()
     tags = accumulator.Tags()
-    result = {"scalars": {}, "images": {}, "histograms": {}, "texts": {}, "hparams": {}, "events": 0}
+    result = {"scalars": {}, "images": {}, "histograms": {}, "texts": {}, "events": 0}
     for tag in tags["scalars"]:
         result["scalars"][tag] = [[event.step, repr(event.value)] for event in accumulator.Scalars(tag)]
     for tag in tags["images"]:
@@ -69,10 +50,6 @@ def main():
         for event in accumulator.Tensors(tag):
             text = tensor_util.make_ndarray(event.tensor_proto)
             result["texts"].setdefault(tag, []).append([event.step, list(text.shape), encoded(text.reshape(-1)[0])])
-    if "hparams" in {accumulator.SummaryMetadata(tag).plugin_data.plugin_name for tag in tags["tensors"]
-} or any(
-            tag.startswith("_hparams_/") for tag in accumulator.summary_metadata):
-        result["hparams"] = hparams(accumulator)
     result["pages"] = steps_of_pages(folder)
     loader = DirectoryLoader(folder, TimestampedEventFileLoader, path_filter=io_wrapper.IsTensorFlowEventsFile)
     result["events"] = sum(1 for _ in loader.Load())

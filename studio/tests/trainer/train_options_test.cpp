@@ -56,17 +56,6 @@ TEST_F(TrainOptions, NameEveryValueThatIsWrong) {
       {"trainer.device: expected auto, cpu, cuda or cuda:NUMBER, found 'nowhere'", "model.options are for"});
 }
 
-TEST_F(TrainOptions, HaveARangeOfLearningRates) {
-  const std::string folder = scratch_.path().native();
-  const std::string data = "data: {train: " + folder + ", test: " + folder + "}\n";
-  EXPECT_EQ(error_of_config(data + "find_lr_min: 1e-4\nfind_lr_max: 0.1\nfind_lr_steps: 10\n"), "");
-  test::expect_in(error_of_config(data + "find_lr_min: 0.1\nfind_lr_max: 0.1\n"),
-                  {"find_lr_max: expected a rate above find_lr_min, 0.1, found 0.1"});
-  test::expect_in(error_of_config(data + "find_lr_min: 0\nfind_lr_steps: 9\n"),
-                  {":2:14: find_lr_min: expected a number ", "found '0'",
-                   ":3:16: find_lr_steps: expected a whole number of at least 10", "found '9'"});
-}
-
 TEST_F(TrainOptions, TakeTransformsWithSeveralArgumentsAsAnOption) {
   const std::string data = "data: {train: " + scratch_.path().native() + "}\n";
   EXPECT_EQ(error_of_config(data, {{"--transforms", "RandomCrop(32, padding=4),ToTensor"}}), "");

@@ -29,7 +29,7 @@ class TrainProgramMulti : public TrainProgram {
     EXPECT_EQ(run->sessions.back().world_size, 2);
     EXPECT_EQ(run->state, report::RunState::kFinished);
     ASSERT_EQ(run->times.back().ranks.size(), 2U);
-    for (const report::RankTimesRecord& rank : run->times.back().ranks) {
+    for (const report::RankTimes& rank : run->times.back().ranks) {
       EXPECT_GT(report::scalar(rank.seconds, "compute"), 0);
       EXPECT_GT(report::scalar(rank.seconds, "communication"), 0);
       EXPECT_FALSE(rank.host.empty());
@@ -93,23 +93,6 @@ TEST_F(TrainProgramMulti, EvaluatesTheGoodPicturesOnly) {
   ASSERT_EQ(run->evaluations.size(), 1U);
   EXPECT_EQ(run->evaluations[0].samples, 23);
   expect_worst_samples();
-}
-
-TEST_F(TrainProgramMulti, FindsALearningRate) {
-  const Finished finished = train({"--find-lr", "--find-lr-steps", "25"}, 2);
-  EXPECT_EQ(finished.exit_code, 0) << finished.err;
-  EXPECT_NE(finished.out.find("1e-07 "), std::string::npos) << finished.out;
-  const std::size_t suggestion = finished.out.find("suggestion");
-  EXPECT_NE(suggestion, std::string::npos) << finished.out;
-  EXPECT_EQ(finished.out.find("suggestion", suggestion + 1), std::string::npos) << finished.out;  // one rank says it
-  EXPECT_FALSE(std::filesystem::exists(scratch_.path("run")));
-  const Finished range =
-      train({"--find-lr", "--find-lr-min", "1e-5", "--find-lr-max", "1e-4", "--find-lr-steps", "10"});
-  EXPECT_EQ(range.exit_code, 0) << range.err;
-  const std::size_t first = range.out.find("\n1e-05 ");
-  EXPECT_NE(first, std::string::npos) << range.out;
-  EXPECT_NE(range.out.find("\n0.0001 ", first), std::string::npos) << range.out;
-  EXPECT_EQ(std::count(range.out.begin(), range.out.end(), '\n'), 12) << range.out;
 }
 
 // No accuracy is better by 2, so the second evaluation ends it.

@@ -21,7 +21,7 @@
 #include "support/full_disk.h"
 #include "support/process_ranks.h"
 #include "support/scratch_folder.h"
-#include "trainer/class_names.h"
+#include "trainer/saved_parts.h"
 
 namespace lockstep::test {
 namespace {
@@ -121,9 +121,6 @@ TEST(TrainerErrorsMulti, NameRanksThatDiffer) {
     const auto step = [&](data::Example& batch) { return loss_of(training.net, batch); };
     expect_in(message_of([&] { training.trainer.fit(uneven, step); }),
               {"equally many batches on every rank", "batches in an epoch: 3 on rank(s) 0"});
-    expect_in(
-        message_of([&] { training.trainer.find_learning_rate(training.train, step, {.steps = rank == 1 ? 3 : 2}); }),
-        {"find_learning_rate needs the same options", "steps: 3 on rank(s) 1"});
     EXPECT_EQ(training.fit().end, TrainingEnd::kFinished);
   });
 }

@@ -241,42 +241,6 @@ TEST(TrainerUnit, AddsUpImprovementsOfLessThanMinDelta) {
   }
 }
 
-TEST(TrainerUnit, FindsALearningRateAndChangesNothing) {
-  const ProcessGroupGuard group;
-  Training training({.epochs = 1});
-  Training other({.epochs = 1});
-  const auto step = [&](data::Example& batch) { return training.output_of(batch); };
-  torch::manual_seed(5);
-  const torch::Tensor generator = at::detail::getDefaultCPUGenerator().get_state();
-  const LearningRates found =
-      training.trainer.find_learning_rate(training.train, step, {.min_rate = 1e-4, .steps = 60});
-  ASSERT_GE(found.rates.size(), 20U);
-  EXPECT_DOUBLE_EQ(found.rates[0], 1e-4);
-  ASSERT_TRUE(found.suggestion.has_value());
-  EXPECT_GT(*found.suggestion, 1e-4);
-  EXPECT_LT(*found.suggestion, 10.0);
-  EXPECT_TRUE(torch::equal(generator, at::detail::getDefaultCPUGenerator().get_state()));
-  training.fit();
-  other.fit();
-  expect_same_values(*training.net, *other.net, "after the search");
-}
-
-// The steps of the search count for a scale too.
-TEST(TrainerUnit, FindsALearningRateAndKeepsTheScale) {
-  const ScratchFolder folder;
-  const ProcessGroupGuard group;
-  const auto tracker = [&](const char* name, bool searches) {
-    Training training({.epochs = 1, .precision = TrainingPrecision::kFloat16, .checkpoint_dir = folder.path(name)});
-    const auto step = [&](data::Example& batch) { return training.output_of(batch); };
-    if (searches) training.trainer.find_learning_rate(training.train, step, {.max_rate = 1e-3, .steps = 7});
-    training.fit();
-    return checkpoint::CheckpointManager(folder.path(name)).load_latest()->get_double("scaler._growth_tracker");
-  };
-  const double without = tracker("without", false);
-  EXPECT_GT(without, 0);
-  EXPECT_EQ(tracker("with", true), without);
-}
-
 // As after a signal at the end of the last epoch: the resumed training evaluates it, and makes no step.
 TEST(TrainerUnit, ReportsATrainingThatOnlyEvaluates) {
   const ScratchFolder folder;

@@ -1,9 +1,11 @@
-// Affine transforms as in PIL's Image.transform(size, AFFINE, ...), and projective ones (PERSPECTIVE): the matrix maps
-// the centre of each output pixel to a position in the input; pixels from outside of the input are `fill`.
+// Pictures whose pixels move: affine transforms as in PIL's Image.transform(size, AFFINE, ...), and projective ones
+// (PERSPECTIVE): the matrix maps the centre of each output pixel to a position in the input; pixels from outside of the
+// input are `fill`. Elastic ones move each pixel by a displacement of its own.
 #pragma once
 
 #include <array>
 #include <span>
+#include <vector>
 
 #include "image/resample.h"
 #include "image/row_sink.h"
@@ -37,5 +39,16 @@ struct AffineStage {
 };
 void transform_fused(const View& picture, ImageSize size, std::span<const AffineStage> stages, Interpolation filter,
                      Color fill, RowSink& sink);
+
+// A number for each pixel: how far away the input's pixel is, in halves of the picture's width (x) or height (y).
+struct Displacement {
+  std::vector<float> x;
+  std::vector<float> y;
+};
+
+// As torchvision's elastic_transform does with grid_sample. kNearest or kBilinear. Pixels outside of the picture count
+// as `fill`.
+void transform_elastic(const View& picture, const Displacement& displacement, Interpolation filter, Color fill,
+                       RowSink& sink);
 
 }  // namespace lockstep::data

@@ -70,8 +70,4 @@ int exif_orientation(std::span<const std::uint8_t> bytes);
 ImageSize upright_size(int orientation, ImageSize size);
 void apply_orientation(int orientation, Image& image);
 
-// read_image_file, for at most the first `most_bytes` of a file (and never fewer than tell the format).
-Status read_file(const std::filesystem::path& path, std::vector<std::uint8_t>& bytes,
-                 std::size_t most_bytes = static_cast<std::size_t>(-1));
-
 }  // namespace lockstep::data

@@ -47,27 +47,51 @@ Status unknown_format(std::span<const std::uint8_t> bytes, std::uint64_t size) {
           fmt::format("expected {}, found {} bytes that begin with{}", kExpected, size, found)};
 }
 
-Result<ImageSize> size_in_header(ImageFormat format, std::span<const std::uint8_t> bytes) {
-  switch (format) {
-    case ImageFormat::kJpeg: return jpeg_size(bytes);
-    case ImageFormat::kPng: return png_size(bytes);
-    case ImageFormat::kBmp: return bmp_size(bytes);
-    case ImageFormat::kWebp: return webp_size(bytes);
-    case ImageFormat::kPpm: return netpbm_size(bytes);
-    case ImageFormat::kTiff: return tiff_size(bytes);
-  }
-  return unknown_format(bytes, bytes.size());
+struct Decoder {
+  std::string_view name;
+  Result<ImageSize> (*size)(std::span<const std::uint8_t> bytes);
+  Status (*decode)(std::span<const std::uint8_t> bytes, const DecodeOptions& options, Image& image);
+};
+// In the order of ImageFormat. decode_jpeg() decodes regions, the others whole pictures.
+constexpr Decoder kDecoders[] = {{"JPEG", jpeg_size, nullptr},        {"PNG", png_size, decode_png},
+                                 {"BMP", bmp_size, decode_bmp},       {"WebP", webp_size, decode_webp},
+                                 {"PPM", netpbm_size, decode_netpbm}, {"TIFF", tiff_size, decode_tiff}};
+
+const Decoder& decoder_of(ImageFormat format) {
+  return kDecoders[static_cast<std::size_t>(format)];
 }
 
 // Checks the size, so that callers can plan with it: no side is 0 or has billions of pixels.
 Result<ImageSize> size_of_picture(std::span<const std::uint8_t> bytes, const DecodeOptions& options) {
   const std::optional<ImageFormat> format = image_format(bytes);
   if (!format) return unknown_format(bytes, bytes.size());
-  Result<ImageSize> size = size_in_header(*format, bytes);
+  Result<ImageSize> size = decoder_of(*format).size(bytes);
   if (!size.ok()) return size;
   Status status = check_size(size.value().width, size.value().height, options);
   if (!status.ok()) return status.with_context(to_string(*format));
   return size;
+}
+
+// read_image_file, for at most the first `most_bytes` of a file (and never fewer than tell the format).
+Status read_file(const std::filesystem::path& path, std::vector<std::uint8_t>& bytes,
+                 std::size_t most_bytes = static_cast<std::size_t>(-1)) {
+  const std::string name = printable(path.native());
+  LOCKSTEP_ASSIGN_OR_RETURN(const RegularFile file, RegularFile::open(path));
+  std::array<std::uint8_t, 16> buffer;  // enough to know the format
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::size_t got, file.read(buffer));
+  const std::span first = std::span(buffer).first(got);
+  if (!image_format(first)) return unknown_format(first, file.size()).with_context(name);
+  if (file.size() > kMaxFileBytes) {
+    return {ErrorCode::kUnsupported,
+            fmt::format("{}: expected a picture file of at most {} bytes, found {}", name, kMaxFileBytes, file.size())};
+  }
+  return or_out_of_memory(path.native(), [&]() -> Status {
+    bytes.resize(std::max<std::size_t>(got, std::min<std::size_t>(file.size(), most_bytes)));
+    std::copy(first.begin(), first.end(), bytes.begin());
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::size_t rest, file.read(std::span(bytes).subspan(got)));
+    bytes.resize(got + rest);  // if the file became shorter meanwhile, the decoder reports it
+    return {};
+  });
 }
 
 constexpr DecodeOptions kAnyNumberOfPixels{.max_pixels = std::numeric_limits<std::int64_t>::max()};
@@ -75,15 +99,7 @@ constexpr DecodeOptions kAnyNumberOfPixels{.max_pixels = std::numeric_limits<std
 }  // namespace
 
 std::string_view to_string(ImageFormat format) {
-  switch (format) {
-    case ImageFormat::kJpeg: return "JPEG";
-    case ImageFormat::kPng: return "PNG";
-    case ImageFormat::kBmp: return "BMP";
-    case ImageFormat::kWebp: return "WebP";
-    case ImageFormat::kPpm: return "PPM";
-    case ImageFormat::kTiff: return "TIFF";
-  }
-  return "?";
+  return decoder_of(format).name;
 }
 
 std::optional<ImageFormat> image_format(std::span<const std::uint8_t> bytes) {
@@ -119,23 +135,10 @@ Status check_size(std::int64_t width, std::int64_t height, const DecodeOptions& 
 
 namespace {
 
-Status decode_whole(ImageFormat format, std::span<const std::uint8_t> bytes, const DecodeOptions& options,
-                    Image& image) {
-  switch (format) {
-    case ImageFormat::kPng: return decode_png(bytes, options, image);
-    case ImageFormat::kBmp: return decode_bmp(bytes, options, image);
-    case ImageFormat::kWebp: return decode_webp(bytes, options, image);
-    case ImageFormat::kPpm: return decode_netpbm(bytes, options, image);
-    case ImageFormat::kTiff: return decode_tiff(bytes, options, image);
-    case ImageFormat::kJpeg: break;  // decode_jpeg decodes regions
-  }
-  return {ErrorCode::kInternal, "no decoder"};
-}
-
 Result<DecodedRegion> decode_known(ImageFormat format, std::span<const std::uint8_t> bytes,
                                    const DecodeRequest& request, Image& image) {
   if (format == ImageFormat::kJpeg) return decode_jpeg(bytes, request, image);
-  const Status status = decode_whole(format, bytes, request.options, image);
+  const Status status = decoder_of(format).decode(bytes, request.options, image);
   if (!status.ok()) return status.with_context(to_string(format));
   const Box whole{0, 0, image.width(), image.height()};
   const Box box = request.region.empty() ? whole : request.region;
@@ -195,26 +198,6 @@ Result<ImageSize> image_size(const std::filesystem::path& path) {
 
 Status read_image_file(const std::filesystem::path& path, std::vector<std::uint8_t>& bytes) {
   return read_file(path, bytes);
-}
-
-Status read_file(const std::filesystem::path& path, std::vector<std::uint8_t>& bytes, std::size_t most_bytes) {
-  const std::string name = printable(path.native());
-  LOCKSTEP_ASSIGN_OR_RETURN(const RegularFile file, RegularFile::open(path));
-  std::array<std::uint8_t, 16> buffer;  // enough to know the format
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::size_t got, file.read(buffer));
-  const std::span first = std::span(buffer).first(got);
-  if (!image_format(first)) return unknown_format(first, file.size()).with_context(name);
-  if (file.size() > kMaxFileBytes) {
-    return {ErrorCode::kUnsupported,
-            fmt::format("{}: expected a picture file of at most {} bytes, found {}", name, kMaxFileBytes, file.size())};
-  }
-  return or_out_of_memory(path.native(), [&]() -> Status {
-    bytes.resize(std::max<std::size_t>(got, std::min<std::size_t>(file.size(), most_bytes)));
-    std::copy(first.begin(), first.end(), bytes.begin());
-    LOCKSTEP_ASSIGN_OR_RETURN(const std::size_t rest, file.read(std::span(bytes).subspan(got)));
-    bytes.resize(got + rest);  // if the file became shorter meanwhile, the decoder reports it
-    return {};
-  });
 }
 
 }  // namespace lockstep::data

@@ -1,8 +1,7 @@
-#include "image/elastic.h"
-
 #include <cmath>
 #include <cstring>
 
+#include "image/affine.h"
 #include "image/fixed_point.h"
 
 namespace lockstep::data {

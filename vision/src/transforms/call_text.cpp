@@ -1,5 +1,3 @@
-#include "transforms/call_text.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +5,8 @@
 #include <charconv>
 #include <cmath>
 #include <utility>
+
+#include "transforms/text_arguments.h"
 
 namespace lockstep::data {
 namespace {

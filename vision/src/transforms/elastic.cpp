@@ -1,9 +1,8 @@
 // ElasticTransform: noise, smoothed and scaled, displaces the pixels.
-#include "image/elastic.h"
-
 #include <algorithm>
 #include <cmath>
 
+#include "image/affine.h"
 #include "transforms/kind.h"
 
 namespace lockstep::data {

@@ -1,17 +1,36 @@
-// The arguments of a transform's text, as the types of its parameters. A wrong text is a DataError (kInvalidArgument).
+// Text such as "RandomRotation(15, fill=(0, 0, 255))", taken apart, and its arguments as the types of the transforms'
+// parameters.
 #pragma once
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "lockstep/base/status.h"
 #include "lockstep/transforms/transforms.h"
-#include "transforms/call_text.h"
 
-namespace lockstep::data::text {
+namespace lockstep::data {
+
+struct TextValue {
+  enum class Kind { kNumber, kWord, kList, kCall } kind = Kind::kWord;
+  double number = 0;
+  std::string word;                // of a call: its name
+  std::vector<TextValue> items;    // of a list, or the arguments of a call
+  std::vector<std::string> names;  // of the arguments of a call; empty for those by position
+  // A call whose transforms are not in a list, as print() shows them. They are in a list here: argument `transforms`.
+  // Also a call without arguments whose ')' is on a line of its own: print() shows an empty Compose so.
+  bool shown = false;
+};
+
+// A name with or without arguments. kInvalidArgument says where the text goes wrong.
+Result<TextValue> parse_call(std::string_view text);
+
+// A wrong text is a DataError (kInvalidArgument) here.
+namespace text {
 
 [[noreturn]] void refuse(const std::string& text);
 bool is_none(const TextValue& value);
@@ -68,4 +87,5 @@ struct ParameterName {
 // one parameter, and a call without a required parameter.
 std::vector<const TextValue*> arguments_of(const TextValue& call, const std::vector<ParameterName>& parameters);
 
-}  // namespace lockstep::data::text
+}  // namespace text
+}  // namespace lockstep::data

@@ -6,7 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "image/elastic.h"
+#include "image/affine.h"
 #include "support/python/python.h"
 #include "support/scratch_folder.h"
 #include "transforms/parity_pictures.h"

@@ -64,7 +64,7 @@ struct DataLoaderOptionsOf {
   // epoch must call set_epoch: every new loader begins with epoch 0. A warning says so.
   bool shuffle = false;
   std::uint64_t seed = 0;
-  // Another order (samplers.h): weighted, stratified, by length, your own. Excludes shuffle.
+  // Another order (samplers.h): weighted, by length, your own. Excludes shuffle.
   std::shared_ptr<const Sampler> sampler = {};
   // Whole batches (samplers.h), of sizes that may differ. The ranks take them in turns: rank r of W gets batches r,
   // r + W, ... Excludes batch_size, shuffle and sampler; drop_last and exact then concern batches, not samples.

@@ -78,24 +78,6 @@ class WeightedSampler : public Sampler {
 // Weights that make all classes equally likely: 1 / (number of samples with the same label). Labels are 0 or more.
 std::vector<double> balanced_weights(std::span<const std::int64_t> labels);
 
-// Every sample once, in a random order that spreads each class evenly: any part of the order, such as a global batch,
-// has each class in about the same proportion as the dataset. For n samples in a row, c classes and a class with the
-// share p, the count is within 1 + c * p of n * p: at most 2 off when classes are equally frequent.
-class StratifiedSampler : public Sampler {
- public:
-  // The label of each sample of the dataset, 0 or more.
-  explicit StratifiedSampler(std::vector<std::int64_t> labels);
-
-  std::int64_t dataset_size() const override { return static_cast<std::int64_t>(labels_.size()); }
-  torch::Tensor sequence(std::uint64_t seed, std::int64_t epoch) const override;
-  std::uint64_t fingerprint() const override { return fingerprint_; }
-
- private:
-  std::vector<std::int64_t> labels_;
-  std::vector<std::int64_t> counts_;  // number of samples with each label
-  std::uint64_t fingerprint_;
-};
-
 struct LengthBucketOptions {
   // How many samples of similar length stay together. Use the global batch (batch_size times ranks), or a multiple of
   // the largest global batch with which the training may be resumed.

@@ -10,9 +10,8 @@
 //   };
 //   ddp.register_comm_hook(std::make_shared<ScaledHook>());
 //
-// Hooks that are there: compression below, lockstep/nn/power_sgd.h, and local SGD's in
-// lockstep/nn/parameter_averaging.h. A hook object keeps state between passes: one object serves one wrapper. tensors()
-// and load() save and restore this state.
+// Hooks that are there: compression below, and lockstep/nn/power_sgd.h. A hook object keeps state between passes: one
+// object serves one wrapper. tensors() and load() save and restore this state.
 #pragma once
 
 #include <torch/types.h>

@@ -15,7 +15,7 @@
 // and rules are those of torch.amp.GradScaler.
 //
 // All ranks of the group skip a step if any rank has such a gradient. So parameters and scales stay equal even where
-// gradients differ (ignored parameters, local SGD), and either all ranks or none take the collective step of a
+// gradients differ (ignored parameters, the no-op hook), and either all ranks or none take the collective step of a
 // ZeroRedundancyOptimizer. PyTorch's scaler looks at its own rank alone. So step() is collective; if the program calls
 // unscale_(), unscale_() is collective instead. Each makes one small all-gather. Nothing is sent without a world, or
 // with a group of this rank alone. In join(), ranks that have finished must step too: JoinOptions::after_shadow_pass.

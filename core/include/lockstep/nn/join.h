@@ -12,8 +12,8 @@ struct JoinOptions {
   // On: gradients are divided by the number of ranks of the group throughout, so every sample has the same weight. Off:
   // by the number of ranks that still have inputs, so the last passes, of the ranks with more inputs, have steps of
   // full size. This also holds with a communication hook whose result is the mean over all ranks (PyTorch ignores the
-  // option with any hook). Results of other hooks stay as they are (GradBucket::keep_scale): the no-op hook, and
-  // post-local SGD in its local phase.
+  // option with any hook). Results of other hooks, such as the no-op hook, stay as they are
+  // (GradBucket::keep_scale).
   bool divide_by_initial_world_size = true;
   // Off: the loop runs as without join.
   bool enable = true;

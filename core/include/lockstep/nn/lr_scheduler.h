@@ -1,4 +1,4 @@
-// Learning rate schedulers: the base class, and the schedulers that combine others. lr_schedules.h has the schedules.
+// Learning rate schedulers: the base class, and SequentialLR, which combines others. lr_schedules.h has the schedules.
 //
 //   auto warmup = std::make_shared<optim::LinearLR>(optimizer, optim::LinearLROptions{.start_factor = 0.1});
 //   auto cosine = std::make_shared<optim::CosineAnnealingLR>(optimizer, epochs - 5);
@@ -117,7 +117,6 @@ class LRScheduler {
   void go_to(std::int64_t epoch, bool closed_form = false);
 
  private:
-  friend class ChainedScheduler;
   friend class SequentialLR;
 
   // Takes back the initial step of each schedule in it; the rates stay.
@@ -150,7 +149,7 @@ class LRScheduler {
 class SequentialLR final : public LRScheduler {
  public:
   // The milestones ascend; there is one milestone fewer than there are schedulers. All schedulers must be of
-  // `optimizer`. Only the first may be a SequentialLR or ChainedScheduler.
+  // `optimizer`. Only the first may be a SequentialLR.
   SequentialLR(torch::optim::Optimizer& optimizer, std::vector<std::shared_ptr<LRScheduler>> schedulers,
                std::vector<std::int64_t> milestones);
   void step() override;
@@ -164,18 +163,6 @@ class SequentialLR final : public LRScheduler {
   std::size_t part_at(std::int64_t epoch) const;
 
   std::vector<std::int64_t> milestones_;
-};
-
-// Steps all its schedulers, in their order.
-class ChainedScheduler final : public LRScheduler {
- public:
-  // All of them must be of one optimizer.
-  explicit ChainedScheduler(const std::vector<std::shared_ptr<LRScheduler>>& schedulers);
-  void step() override;
-
- private:
-  double next_lr(std::size_t, double present) const override { return present; }
-  void load(const SchedulerState& state) override;
 };
 
 }  // namespace lockstep::optim

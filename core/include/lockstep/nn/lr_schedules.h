@@ -3,8 +3,8 @@
 //
 //   optim::StepLR scheduler(optimizer, /*step_size=*/30, /*gamma=*/0.1);
 //
-// "rate" is the group's first rate, e the number of steps that were made. Every schedule but LambdaLR and
-// CosineAnnealingWarmRestarts computes a rate from the rate before, so that several schedules can be stepped together.
+// "rate" is the group's first rate, e the number of steps that were made. Every schedule but LambdaLR
+// computes a rate from the rate before, so that several schedules can be stepped together.
 #pragma once
 
 #include <functional>
@@ -123,29 +123,6 @@ class CosineAnnealingLR final : public LRScheduler {
 
   std::int64_t t_max_;
   double eta_min_;
-};
-
-struct WarmRestartsOptions {
-  std::int64_t t_0 = 1;     // epochs until the first restart; at least 1
-  std::int64_t t_mult = 1;  // each period is t_mult times as long as the period before; at least 1
-  double eta_min = 0.0;
-};
-
-// The cosine of CosineAnnealingLR, but back at the first rate after each period.
-class CosineAnnealingWarmRestarts final : public LRScheduler {
- public:
-  CosineAnnealingWarmRestarts(torch::optim::Optimizer& optimizer, const WarmRestartsOptions& options);
-  void step() override;
-  // Goes to a place between epochs: step(epoch + batch / batches) after each batch. Not negative.
-  void step(double epoch);
-
- private:
-  double next_lr(std::size_t group, double present) const override;
-  void check() const override;
-
-  WarmRestartsOptions options_;
-  double t_cur_ = -1;  // epochs since the last restart
-  std::int64_t t_i_;   // epochs in this period
 };
 
 // rate * factor(e): any schedule. The function is not part of the state dict.

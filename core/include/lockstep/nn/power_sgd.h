@@ -48,8 +48,4 @@ struct PowerSgdOptions {
 // Compresses each parameter's gradient by itself.
 std::shared_ptr<CommHook> make_power_sgd_hook(const PowerSgdOptions& options = {});
 
-// Compresses each bucket as one square matrix, filled up with zeros: faster and less exact. min_compression_rate and
-// batch_tensors_with_same_shape have no effect. (PyTorch's batched_powerSGD_hook fails in 2.15 with an AssertionError.)
-std::shared_ptr<CommHook> make_batched_power_sgd_hook(const PowerSgdOptions& options = {});
-
 }  // namespace lockstep

@@ -2,12 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <unordered_set>
 
 #include "c10d/world/target.h"
 #include "lockstep/c10d/collectives.h"
 #include "nn/check_parameter.h"
-#include "nn/flat_mean.h"
 #include "nn/helpers/named_gradients.h"
 #include "nn/sparse_mean.h"
 
@@ -21,6 +21,30 @@ constexpr std::int64_t kSparseRows = 2;
 std::int64_t kind_of(const torch::Tensor& gradient) {
   if (!gradient.defined()) return kNoGradient;
   return gradient.is_sparse() ? kSparseRows : kDenseGradient;
+}
+
+// The mean of many tensors over ranks, in one message for each dtype and device. All ranks pass tensors of the same
+// shapes in the same order.
+void flat_mean(const std::vector<torch::Tensor>& tensors, const ProcessGroup& group) {
+  std::vector<std::vector<torch::Tensor>> alike;  // in the order of the first of each, which is that of all ranks
+  for (const torch::Tensor& tensor : tensors) {
+    const auto same = std::find_if(alike.begin(), alike.end(), [&](const auto& others) {
+      return others[0].scalar_type() == tensor.scalar_type() && others[0].device() == tensor.device();
+    });
+    (same == alike.end() ? alike.emplace_back() : *same).push_back(tensor.detach());
+  }
+  for (std::vector<torch::Tensor>& same : alike) {
+    std::vector<torch::Tensor> flat;
+    flat.reserve(same.size());
+    for (const torch::Tensor& tensor : same) flat.push_back(tensor.flatten());
+    const torch::Tensor all = torch::cat(flat);
+    all_reduce(all, {.op = c10d::ReduceOp::AVG, .group = group});
+    std::int64_t offset = 0;
+    for (torch::Tensor& tensor : same) {
+      tensor.copy_(all.narrow(0, offset, tensor.numel()).view(tensor.sizes()));
+      offset += tensor.numel();
+    }
+  }
 }
 
 // Gradients that are sparse on any rank stay sparse, as in the wrapper.
@@ -56,7 +80,7 @@ void average(const std::vector<NamedParameter>& parameters, const ProcessGroup& 
       dense.push_back(gradient);
     }
   }
-  nn_detail::flat_mean(dense, group);
+  flat_mean(dense, group);
 }
 
 }  // namespace

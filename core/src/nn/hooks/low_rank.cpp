@@ -90,12 +90,12 @@ void LowRank::renew_zero_columns(const torch::Tensor& q) {
   q.copy_(torch::where(zero, random, q));
 }
 
-std::string LowRank::description(const std::string& name) const {
+std::string LowRank::description() const {
   return fmt::format(
-             "{}(matrix_approximation_rank {}, start_power_sgd_iter {}, min_compression_rate {}, use_error_feedback "
-             "{}, "
-             "warm_start {}, orthogonalization_epsilon {}, random_seed {}, batch_tensors_with_same_shape {})",
-             name, options_.matrix_approximation_rank, options_.start_power_sgd_iter, options_.min_compression_rate,
+             "PowerSGD(matrix_approximation_rank {}, start_power_sgd_iter {}, min_compression_rate {}, "
+             "use_error_feedback {}, warm_start {}, orthogonalization_epsilon {}, random_seed {}, "
+             "batch_tensors_with_same_shape {})",
+             options_.matrix_approximation_rank, options_.start_power_sgd_iter, options_.min_compression_rate,
              options_.use_error_feedback, options_.warm_start, options_.orthogonalization_epsilon, options_.random_seed,
              options_.batch_tensors_with_same_shape) +
          continued(loaded_iteration_);

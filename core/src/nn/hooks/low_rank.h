@@ -1,4 +1,4 @@
-// What both kinds of PowerSGD share: random numbers, orthonormal columns, counting passes.
+// Parts of PowerSGD: random numbers, orthonormal columns, counting passes.
 #pragma once
 
 #include <torch/types.h>
@@ -43,7 +43,7 @@ class LowRank {
   std::optional<at::Generator> generator_of_pass(bool has_q);
   // Gives `q` [count, m, r] this beginning, with orthonormal columns.
   void prepare_q(const torch::Tensor& q, std::optional<at::Generator>& generator);
-  std::string description(const std::string& name) const;
+  std::string description() const;
 
   // Passes and random numbers so far.
   NamedTensors counters() const;

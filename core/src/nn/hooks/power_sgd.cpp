@@ -75,7 +75,7 @@ class PowerSgdHook final : public CommHook {
     };
   }
 
-  std::string description() const override { return low_rank_.description("PowerSGD"); }
+  std::string description() const override { return low_rank_.description(); }
 
   nn_detail::NamedTensors tensors() const override {
     nn_detail::NamedTensors all = low_rank_.counters();

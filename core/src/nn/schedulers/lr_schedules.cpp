@@ -188,53 +188,6 @@ double CosineAnnealingLR::closed_form_lr(std::size_t group, double) const {
   return eta_min_ + (base_lr(group) - eta_min_) * (1 + std::cos(pi * real(last_epoch()) / real(t_max_))) / 2;
 }
 
-CosineAnnealingWarmRestarts::CosineAnnealingWarmRestarts(torch::optim::Optimizer& optimizer,
-                                                         const WarmRestartsOptions& options)
-    : LRScheduler(optimizer, "CosineAnnealingWarmRestarts"), options_(options), t_i_(options.t_0) {
-  keep("T_0", options_.t_0);
-  keep("T_i", t_i_);
-  keep("T_mult", options_.t_mult);
-  keep("eta_min", options_.eta_min);
-  keep("T_cur", t_cur_);
-  initial_step();
-}
-void CosineAnnealingWarmRestarts::check() const {
-  check_at_least_1(options_.t_0, "CosineAnnealingWarmRestarts", "t_0");
-  check_at_least_1(options_.t_mult, "CosineAnnealingWarmRestarts", "t_mult");
-  check_at_least_1(t_i_, "CosineAnnealingWarmRestarts", "the length of a period");
-  check_finite(options_.eta_min, "CosineAnnealingWarmRestarts", "eta_min");
-}
-void CosineAnnealingWarmRestarts::step() {
-  if (last_epoch() < 0) return step(0.0);
-  t_cur_ += 1;
-  if (t_cur_ >= real(t_i_)) {
-    t_cur_ = std::fmod(t_cur_, real(t_i_));
-    t_i_ = t_i_ > kMost / options_.t_mult ? kMost : t_i_ * options_.t_mult;
-  }
-  go_to(last_epoch() + 1);
-}
-void CosineAnnealingWarmRestarts::step(double epoch) {
-  TORCH_CHECK_VALUE(epoch >= 0 && epoch <= real(kMost),
-                    "CosineAnnealingWarmRestarts: expected an epoch of 0 or more, found ", epoch);
-  const double t_0 = real(options_.t_0);
-  const double t_mult = real(options_.t_mult);
-  if (epoch < t_0) {
-    t_i_ = options_.t_0;
-    t_cur_ = epoch;
-  } else if (options_.t_mult == 1) {
-    t_cur_ = std::fmod(epoch, t_0);
-  } else {
-    const double periods = std::trunc(std::log(epoch / t_0 * (t_mult - 1) + 1) / std::log(t_mult));
-    const double growth = std::pow(t_mult, periods);
-    t_cur_ = epoch - t_0 * (growth - 1) / (t_mult - 1);
-    t_i_ = static_cast<std::int64_t>(std::min(t_0 * growth, real(kMost)));
-  }
-  go_to(static_cast<std::int64_t>(std::floor(epoch)));
-}
-double CosineAnnealingWarmRestarts::next_lr(std::size_t group, double) const {
-  return options_.eta_min + (base_lr(group) - options_.eta_min) * (1 + std::cos(pi * t_cur_ / real(t_i_))) / 2;
-}
-
 LambdaLR::LambdaLR(torch::optim::Optimizer& optimizer, const Function& lr_lambda)
     : LambdaLR(optimizer, std::vector<Function>(optimizer.param_groups().size(), lr_lambda)) {}
 LambdaLR::LambdaLR(torch::optim::Optimizer& optimizer, std::vector<Function> lr_lambdas)

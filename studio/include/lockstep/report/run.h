@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lockstep/base/status.h"
-#include "lockstep/report/values.h"
+#include "lockstep/report/run_log.h"
 
 namespace lockstep::report {
 
@@ -27,15 +27,9 @@ struct PassRecord {
   Scalars scalars = {};
 };
 
-struct RankTimesRecord {
-  int rank = 0;
-  std::string host = {};
-  Scalars seconds = {};
-};
-
 struct TimesRecord {
   std::int64_t epoch = 0;
-  std::vector<RankTimesRecord> ranks = {};
+  std::vector<RankTimes> ranks = {};
 };
 
 // Counts that are not 0.

@@ -23,7 +23,6 @@
 
 #include "lockstep/base/status.h"
 #include "lockstep/image/image.h"
-#include "lockstep/report/values.h"
 
 namespace lockstep::report {
 
@@ -49,8 +48,6 @@ class SummaryWriter {
   void add_histogram(std::string_view tag, std::span<const float> values, std::int64_t step);
   // Markdown, as TensorBoard shows it.
   void add_text(std::string_view tag, std::string_view text, std::int64_t step);
-  // The settings and the results of the run, for TensorBoard's HPARAMS page. Call it once for a run, at its end.
-  void add_hparams(const Values& hparams, const Scalars& metrics);
 
   void flush();
   // The first error of a write since open().

@@ -142,20 +142,6 @@ struct TrainerOptions {
   TrainerCallbacks callbacks = {};
 };
 
-struct LearningRateFinderOptions {
-  double min_rate = 1e-7;
-  double max_rate = 10.0;
-  std::int64_t steps = 100;
-};
-
-// The range test of Smith (2015): the learning rate grows by the same factor in each step.
-struct LearningRates {
-  std::vector<double> rates;
-  std::vector<double> losses;  // mean over ranks, smoothed; ends early when the loss is 4 times the lowest loss
-  // The rate at which the loss falls most steeply over the logarithm of the rate. Empty: the loss does not fall.
-  std::optional<double> suggestion;
-};
-
 class Trainer {
  public:
   // Moves the model to the device and wraps it (DistributedDataParallel): collective, all ranks have rank 0's values
@@ -193,15 +179,6 @@ class Trainer {
     return evaluate_feed(feed);
   }
 
-  // Tries rates on the first batches of the loader's epoch 0. Then model, optimizer, scale and generators (of the CPU
-  // and of a GPU) get back the state that they had before.
-  template <typename S, typename B, typename Step>
-  LearningRates find_learning_rate(data::DataLoaderOf<S, B>& train, Step step,
-                                   const LearningRateFinderOptions& options = {}) {
-    trainer_detail::LoaderFeed<S, B, Step> feed(train, step);
-    return find_rate(feed, options);
-  }
-
   // Reads the checkpoint with the best evaluation into the model: the averages, if there are any. evaluate() then gives
   // the same evaluation again. False if there is no such checkpoint.
   bool load_best();
@@ -217,7 +194,6 @@ class Trainer {
  private:
   TrainingResult fit_feeds(trainer_detail::Feed& train, trainer_detail::Feed* evaluation);
   Evaluation evaluate_feed(trainer_detail::Feed& feed);
-  LearningRates find_rate(trainer_detail::Feed& feed, const LearningRateFinderOptions& options);
 
   class Loop;
   std::unique_ptr<Loop> loop_;

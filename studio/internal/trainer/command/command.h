@@ -5,7 +5,7 @@
 
 namespace lockstep::trainer_detail {
 
-// Joins the world and trains, or prints the plan or the learning rates. Returns the exit code: 0, or 128 + the signal
+// Joins the world and trains, or prints the plan. Returns the exit code: 0, or 128 + the signal
 // that ended the training. Throws.
 int run_train_command(const TrainCommandOptions& options);
 

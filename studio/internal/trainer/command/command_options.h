@@ -24,10 +24,6 @@ inline constexpr const char* kCheckpointsName = "checkpoints";
 
 struct TrainCommandOptions {
   bool dry_run = false;
-  bool find_lr = false;
-  double find_lr_min = 1e-7;
-  double find_lr_max = 10.0;
-  std::int64_t find_lr_steps = 100;
   std::string output = "runs/train";
 
   DataFormat format = DataFormat::kImageFolder;

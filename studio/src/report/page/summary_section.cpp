@@ -49,7 +49,7 @@ double communication_part(const RunRecord& run) {
   double all = 0.0;
   bool told = false;
   for (const TimesRecord& times : run.times) {
-    for (const RankTimesRecord& rank : times.ranks) {
+    for (const RankTimes& rank : times.ranks) {
       for (const auto& [name, seconds] : rank.seconds) {
         all += seconds;
         if (name != "communication") continue;
@@ -98,7 +98,7 @@ std::string when_and_where(const RunRecord& run) {
   std::set<std::string> hosts;
   for (const Session& session : run.sessions) seconds += std::max(0.0, session.last_event - session.started);
   for (const TimesRecord& times : run.times) {
-    for (const RankTimesRecord& rank : times.ranks) hosts.insert(rank.host);
+    for (const RankTimes& rank : times.ranks) hosts.insert(rank.host);
   }
   const Session& last = run.sessions.back();
   hosts.insert(last.host);

@@ -40,7 +40,7 @@ struct RankSum {
 std::vector<RankSum> sums(const RunRecord& run) {
   std::map<int, RankSum> by_rank;
   for (const TimesRecord& times : run.times) {
-    for (const RankTimesRecord& record : times.ranks) {
+    for (const RankTimes& record : times.ranks) {
       RankSum& sum = by_rank[record.rank];
       sum.rank = record.rank;
       sum.host = record.host;
@@ -156,7 +156,7 @@ std::string epochs_chart(const RunRecord& run, const std::vector<std::string>& p
     double most = 0.0;
     for (const TimesRecord& times : run.times) {
       double sum = 0.0;
-      for (const RankTimesRecord& rank : times.ranks) {
+      for (const RankTimes& rank : times.ranks) {
         const double seconds = scalar(rank.seconds, parts[i]);
         if (std::isfinite(seconds)) sum += seconds;
       }

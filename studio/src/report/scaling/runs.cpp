@@ -217,7 +217,7 @@ Measurement measurement_of(const std::filesystem::path& run_folder) {
   double all = 0.0;
   bool told = false;
   for (const TimesRecord& times : run.times) {
-    for (const RankTimesRecord& rank : times.ranks) {
+    for (const RankTimes& rank : times.ranks) {
       for (const auto& [name, value] : rank.seconds) {
         all += value;
         if (name != "compute") continue;

@@ -1,12 +1,71 @@
 #include "report/tensorboard/events.h"
 
-#include <variant>
+#include <bit>
+#include <cstdint>
+#include <span>
 
-#include "base/valid_utf8.h"
 #include "report/tensorboard/crc32c.h"
 
 namespace lockstep::report {
 namespace {
+
+std::string little_endian(std::uint64_t value, int bytes) {
+  std::string text;
+  for (int i = 0; i < bytes; ++i) text += static_cast<char>(value >> (8 * i));
+  return text;
+}
+
+// Writes protocol buffers' wire format: the six kinds of fields that TensorBoard's messages have.
+//
+// libprotobuf would need a copy of TensorBoard's .proto files and its compiler, and libtorch_cpu exports another
+// version's symbols, so that the two would meet in one process (docs/dependencies.md).
+class Message {
+ public:
+  Message& add_int(int field, std::int64_t value) {
+    add_varint(key(field, kVarint));
+    add_varint(static_cast<std::uint64_t>(value));
+    return *this;
+  }
+  Message& add_double(int field, double value) {
+    add_varint(key(field, kFixed64));
+    bytes_ += little_endian(std::bit_cast<std::uint64_t>(value), 8);
+    return *this;
+  }
+  Message& add_float(int field, float value) {
+    add_varint(key(field, kFixed32));
+    bytes_ += little_endian(std::bit_cast<std::uint32_t>(value), 4);
+    return *this;
+  }
+  // Also for strings, which must be UTF-8: readers refuse a whole message for one wrong byte.
+  Message& add_bytes(int field, std::string_view bytes) {
+    add_varint(key(field, kLengthDelimited));
+    add_varint(bytes.size());
+    bytes_ += bytes;
+    return *this;
+  }
+  Message& add_message(int field, const Message& message) { return add_bytes(field, message.bytes_); }
+  Message& add_doubles(int field, std::span<const double> values) {
+    add_varint(key(field, kLengthDelimited));
+    add_varint(8 * values.size());
+    for (const double value : values) bytes_ += little_endian(std::bit_cast<std::uint64_t>(value), 8);
+    return *this;
+  }
+
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  enum WireType { kVarint = 0, kFixed64 = 1, kLengthDelimited = 2, kFixed32 = 5 };
+
+  static std::uint64_t key(int field, WireType type) {
+    return static_cast<std::uint64_t>(field) << 3 | static_cast<std::uint64_t>(type);
+  }
+  void add_varint(std::uint64_t value) {
+    for (; value >= 0x80; value >>= 7) bytes_ += static_cast<char>(value | 0x80);
+    bytes_ += static_cast<char>(value);
+  }
+
+  std::string bytes_;
+};
 
 // Fields of Summary.Value.
 constexpr int kTag = 1;
@@ -14,38 +73,10 @@ constexpr int kSimpleValue = 2;
 constexpr int kImage = 4;
 constexpr int kHistogram = 5;
 constexpr int kTensor = 8;
-constexpr int kMetadata = 9;
+constexpr int kMetadata = 9;  // names the page that shows the value
 
 Message tagged(std::string_view tag) {
   return Message().add_bytes(kTag, tag);
-}
-
-// SummaryMetadata, which names the page that shows the value.
-Message metadata(std::string_view plugin, std::string_view content) {
-  return Message().add_message(1, Message().add_bytes(1, plugin).add_bytes(2, content));
-}
-
-Message hparams_value(std::string_view tag, int field, const Message& content) {
-  return tagged(tag).add_message(kMetadata, metadata("hparams", Message().add_message(field, content).bytes()));
-}
-
-bool is_text(const Value& value) {
-  return std::holds_alternative<std::string>(value);
-}
-
-// google.protobuf.Value: number 2, string 3, bool 4.
-Message protobuf_value(const Value& value) {
-  Message message;
-  if (const auto* text = std::get_if<std::string>(&value)) return message.add_bytes(3, valid_utf8(*text));
-  if (const auto* flag = std::get_if<bool>(&value)) return message.add_int(4, *flag ? 1 : 0);
-  if (const auto* whole = std::get_if<std::int64_t>(&value)) return message.add_double(2, static_cast<double>(*whole));
-  return message.add_double(2, std::get<double>(value));
-}
-
-std::string little_endian(std::uint64_t value, int bytes) {
-  std::string text;
-  for (int i = 0; i < bytes; ++i) text += static_cast<char>(value >> (8 * i));
-  return text;
 }
 
 // TFRecord rotates checksums, so that a checksum of data with checksums is no problem.
@@ -54,75 +85,53 @@ std::string masked_checksum(std::string_view bytes) {
   return little_endian(((crc >> 15) | (crc << 17)) + 0xa282ead8U, 4);
 }
 
+// Length, checksum of the length, event, checksum of the event (TFRecord).
+std::string record(const Message& event) {
+  const std::string length = little_endian(event.bytes().size(), 8);
+  return length + masked_checksum(length) + event.bytes() + masked_checksum(event.bytes());
+}
+
 }  // namespace
 
-Message scalar_value(std::string_view tag, double value) {
-  return tagged(tag).add_float(kSimpleValue, static_cast<float>(value));
+std::string scalar_value(std::string_view tag, double value) {
+  return tagged(tag).add_float(kSimpleValue, static_cast<float>(value)).bytes();
 }
 
-Message image_value(std::string_view tag, int width, int height, std::string_view png) {
+std::string image_value(std::string_view tag, int width, int height, std::string_view png) {
   constexpr int kRgb = 3;
-  return tagged(tag).add_message(kImage,
-                                 Message().add_int(1, height).add_int(2, width).add_int(3, kRgb).add_bytes(4, png));
+  const Message image = Message().add_int(1, height).add_int(2, width).add_int(3, kRgb).add_bytes(4, png);
+  return tagged(tag).add_message(kImage, image).bytes();
 }
 
-Message histogram_value(std::string_view tag, const Histogram& histogram) {
+std::string histogram_value(std::string_view tag, const Histogram& histogram) {
   Message message;
   message.add_double(1, histogram.min).add_double(2, histogram.max);
   message.add_double(3, static_cast<double>(histogram.count));
   message.add_double(4, histogram.sum).add_double(5, histogram.sum_of_squares);
   message.add_doubles(6, histogram.limits).add_doubles(7, histogram.counts);
-  return tagged(tag).add_message(kHistogram, message);
+  return tagged(tag).add_message(kHistogram, message).bytes();
 }
 
-Message text_value(std::string_view tag, std::string_view text) {
+std::string text_value(std::string_view tag, std::string_view text) {
   constexpr int kStringType = 7;  // DT_STRING
+  const Message text_page = Message().add_message(1, Message().add_bytes(1, "text").add_bytes(2, ""));
   const Message shape = Message().add_message(2, Message().add_int(1, 1));
   const Message tensor = Message().add_int(1, kStringType).add_message(2, shape).add_bytes(8, text);
-  return tagged(tag).add_message(kMetadata, metadata("text", "")).add_message(kTensor, tensor);
+  return tagged(tag).add_message(kMetadata, text_page).add_message(kTensor, tensor).bytes();
 }
 
-Message hparams_experiment(const Values& hparams, const Scalars& metrics) {
-  Message experiment;
-  for (const auto& [name, value] : hparams) {
-    const int type = is_text(value) ? 1 : std::holds_alternative<bool>(value) ? 2 : 3;  // DataType
-    experiment.add_message(4, Message().add_bytes(1, valid_utf8(name)).add_int(4, type));
-  }
-  for (const auto& [name, value] : metrics) {
-    experiment.add_message(5, Message().add_message(1, Message().add_bytes(2, valid_utf8(name))));
-  }
-  return hparams_value("_hparams_/experiment", 2, experiment);
+std::string version_record(double wall_time) {
+  return record(Message().add_double(1, wall_time).add_bytes(3, "brain.Event:2"));
 }
 
-Message hparams_session_start(const Values& hparams) {
-  Message start;
-  for (const auto& [name, value] : hparams) {
-    start.add_message(1, Message().add_bytes(1, valid_utf8(name)).add_message(2, protobuf_value(value)));
-  }
-  return hparams_value("_hparams_/session_start_info", 3, start);
+std::string summary_record(double wall_time, std::int64_t step, std::string_view value) {
+  const Message summary = Message().add_bytes(1, value);
+  return record(Message().add_double(1, wall_time).add_int(2, step).add_message(5, summary));
 }
 
-Message hparams_session_end() {
-  constexpr int kSuccess = 1;
-  return hparams_value("_hparams_/session_end_info", 4, Message().add_int(1, kSuccess));
-}
-
-Message version_event(double wall_time) {
-  return Message().add_double(1, wall_time).add_bytes(3, "brain.Event:2");
-}
-
-Message summary_event(double wall_time, std::int64_t step, const Message& value) {
-  return Message().add_double(1, wall_time).add_int(2, step).add_message(5, Message().add_message(1, value));
-}
-
-Message start_event(double wall_time, std::int64_t step) {
+std::string start_record(double wall_time, std::int64_t step) {
   constexpr int kStart = 1;  // SessionLog.START
-  return Message().add_double(1, wall_time).add_int(2, step).add_message(7, Message().add_int(1, kStart));
-}
-
-std::string record(const Message& event) {
-  const std::string length = little_endian(event.bytes().size(), 8);
-  return length + masked_checksum(length) + event.bytes() + masked_checksum(event.bytes());
+  return record(Message().add_double(1, wall_time).add_int(2, step).add_message(7, Message().add_int(1, kStart)));
 }
 
 }  // namespace lockstep::report

@@ -65,20 +65,19 @@ Result<AppendFile> new_file(const std::filesystem::path& folder) {
 
 class SummaryWriter::Writer {
  public:
-  explicit Writer(AppendFile file)
-      : path_(file.path()), file_(std::move(file)), buffer_(record(version_event(wall_time()))) {}
+  explicit Writer(AppendFile file) : path_(file.path()), file_(std::move(file)), buffer_(version_record(wall_time())) {}
   ~Writer() { flush(); }
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;
 
-  void add(std::int64_t step, const Message& value) {
-    if (origin_.is_this_process()) add(record(summary_event(wall_time(), step, value)));
+  void add(std::int64_t step, const std::string& value) {
+    if (origin_.is_this_process()) add(summary_record(wall_time(), step, value));
   }
   void purge(std::int64_t step) {
     if (!origin_.is_this_process()) return;
     // Twice: one of TensorBoard's readers takes the first START of a folder for the start of the run, and drops
     // nothing.
-    const std::string start = record(start_event(wall_time(), step));
+    const std::string start = start_record(wall_time(), step);
     add(start + start);
   }
   void flush() {
@@ -152,14 +151,6 @@ void SummaryWriter::add_histogram(std::string_view tag, std::span<const float> v
 
 void SummaryWriter::add_text(std::string_view tag, std::string_view text, std::int64_t step) {
   if (writer_ != nullptr) writer_->add(step, text_value(valid_utf8(tag), valid_utf8(text)));
-}
-
-void SummaryWriter::add_hparams(const Values& hparams, const Scalars& metrics) {
-  if (writer_ == nullptr) return;
-  writer_->add(0, hparams_experiment(hparams, metrics));
-  writer_->add(0, hparams_session_start(hparams));
-  for (const auto& [name, value] : metrics) writer_->add(0, scalar_value(valid_utf8(name), value));
-  writer_->add(0, hparams_session_end());
 }
 
 void SummaryWriter::purge(std::int64_t step) {

@@ -217,28 +217,6 @@ void print_plan(const TrainCommand& command) {
   std::fflush(stdout);
 }
 
-void print_rates(const LearningRates& found) {
-  std::printf("%-12s loss\n", "rate");
-  for (std::size_t i = 0; i < found.rates.size(); ++i) std::printf("%-12.4g %.4f\n", found.rates[i], found.losses[i]);
-  if (found.suggestion) {
-    std::printf("suggestion: optimizer.lr %.2g, where the loss falls most steeply\n", *found.suggestion);
-  } else {
-    std::printf("no suggestion: the loss does not fall at any of these rates\n");
-  }
-}
-
-int find_rate(TrainCommand& command, TrainerOptions settings) {
-  settings.checkpoint_dir.clear();
-  settings.resume = false;
-  Trainer trainer(command.model.model, *command.optimizer, std::move(settings));
-  const TrainCommandOptions& options = command.options;
-  const LearningRates found = trainer.find_learning_rate(
-      command.train, [&](data::Example& batch) { return command.run(batch); },
-      {.min_rate = options.find_lr_min, .max_rate = options.find_lr_max, .steps = options.find_lr_steps});
-  if (get_rank() == 0) print_rates(found);
-  return 0;
-}
-
 int train(TrainCommand& command, TrainerOptions settings, const std::filesystem::path& output) {
   TrainCommandReport report(command.options, output, command.pictures.classes, command.steps(),
                             command.worst ? &*command.worst : nullptr, command.model.model.get());
@@ -289,8 +267,7 @@ int run(const TrainCommandOptions& options) {
     trainer_settings.confusion_classes = command.model.num_classes;
   use_fast_batch_norm();
   use_fast_convolution();
-  return options.find_lr ? find_rate(command, std::move(trainer_settings))
-                         : train(command, std::move(trainer_settings), output);
+  return train(command, std::move(trainer_settings), output);
 }
 
 }  // namespace

@@ -162,14 +162,6 @@ void declare(TrainCommandOptions& o, config::Schema& schema) {
   auto top = schema.section("", "Trains a model on pictures (docs/train.md).");
   top.key("output", o.output, "Folder of the run: its log, report, checkpoints and TensorBoard's files");
   top.key("dry_run", o.dry_run, "Print the plan: shapes, numbers of samples and steps, memory");
-  top.key("find_lr", o.find_lr, "Try learning rates, and print where the loss falls most steeply");
-  constexpr double kLeastRate = 1e-12;
-  constexpr double kMostRate = 1e6;
-  top.key("find_lr_min", o.find_lr_min, "Of find_lr: the first rate").between(kLeastRate, kMostRate);
-  top.key("find_lr_max", o.find_lr_max, "Of find_lr: the last rate; the search ends sooner where the loss grows")
-      .between(kLeastRate, kMostRate);
-  // Of fewer the first and the last ones would be all.
-  top.key("find_lr_steps", o.find_lr_steps, "Of find_lr: how many rates, one a step").at_least(10);
   declare_data(o, schema);
   declare_model(o, schema);
   declare_optimizer(o, schema);
@@ -195,9 +187,6 @@ Status check(const TrainCommandOptions& o, const config::Schema& schema) {
   if ((o.model == "custom") == o.shared_object.empty()) {
     text += o.shared_object.empty() ? "model.name: custom needs model.shared_object\n"
                                     : "model.shared_object needs model.name: custom\n";
-  }
-  if (o.find_lr_max <= o.find_lr_min) {
-    text += fmt::format("find_lr_max: expected a rate above find_lr_min, {}, found {}\n", o.find_lr_min, o.find_lr_max);
   }
   if (o.new_head && o.weights.empty()) text += "model.new_head needs model.weights\n";
   if (o.model != "custom" && !o.model_options.empty()) text += "model.options are for model.name: custom\n";

@@ -21,7 +21,6 @@
 #include "lockstep/report/report.h"
 #include "lockstep/report/run.h"
 #include "lockstep/report/stragglers.h"
-#include "lockstep/report/summary_writer.h"
 
 namespace lockstep::trainer_detail {
 namespace {
@@ -55,6 +54,27 @@ std::string counted(std::int64_t number, const char* noun) {
   return fmt::format("{} {}{}", number, noun, number == 1 ? "" : "s");
 }
 
+// How many values of a tensor are counted. A million take 50 ms, and these are enough for the shape of a histogram.
+constexpr std::int64_t kMostCounted = 10'000;
+
+torch::Tensor some_values(const torch::Tensor& weights) {
+  const torch::Tensor flat = weights.detach().flatten();
+  return flat.slice(0, 0, flat.numel(), ceil_divide(std::max<std::int64_t>(1, flat.numel()), kMostCounted))
+      .to(torch::kCPU, torch::kFloat)
+      .contiguous();
+}
+
+// Histograms of the weights of layers; not of biases and norms. Of a large tensor some values stand for all.
+void show_weights(report::SummaryWriter& summary, std::int64_t epoch, const torch::nn::Module& model) {
+  for (const auto& item : model.named_parameters()) {
+    const torch::Tensor& weights = item.value();
+    if (!weights.defined() || weights.dim() < 2 || !weights.is_floating_point()) continue;
+    const torch::Tensor values = some_values(weights);
+    summary.add_histogram("weights/" + item.key(),
+                          {values.const_data_ptr<float>(), static_cast<std::size_t>(values.numel())}, epoch);
+  }
+}
+
 template <typename T>
 T opened(Result<T> result) {
   TORCH_CHECK_VALUE(result.ok(), "output: ", result.status().message());
@@ -81,7 +101,7 @@ TrainCommandReport::TrainCommandReport(const TrainCommandOptions& options, std::
       progress_(progress_options(options, shows_, draws_)) {
   if (!shows_) return;
   log_ = opened(report::RunLog::open(folder_));
-  summary_ = TrainCommandSummary(opened(report::SummaryWriter::open(folder_ / kSummaryName)));
+  summary_ = opened(report::SummaryWriter::open(folder_ / kSummaryName));
 }
 
 void TrainCommandReport::print(const std::string& line) {
@@ -102,7 +122,9 @@ void TrainCommandReport::start(std::int64_t first_epoch, std::int64_t first_step
               .classes = classes_,
               .first_epoch = first_epoch,
               .first_step = first_step});
-  summary_.start(first_step);
+  // Steps count from 1, epochs from 0. Values of earlier epochs stay: there are no fewer steps than epochs, so the
+  // numbers of these epochs are below the next step.
+  summary_.purge(first_step == 0 ? 0 : first_step + 1);
 }
 
 // `first`: this run's first step of the epoch. A run that was resumed in mid-epoch has fewer steps than the epoch.
@@ -127,7 +149,8 @@ void TrainCommandReport::step(const StepReport& step) {
   progress_.step(step.samples * get_world_size(), step.skipped ? std::nullopt : loss, times);
   if (!loss) return;
   log_.step(step.epoch, step.step - 1, {{"loss", *loss}, {"lr", step.learning_rate}});
-  summary_.step(step, *loss);
+  summary_.add_scalar("train/loss", *loss, step.step);
+  summary_.add_scalar("train/lr", step.learning_rate, step.step);
 }
 
 std::string TrainCommandReport::log_times(const EpochReport& epoch) {
@@ -143,7 +166,7 @@ std::string TrainCommandReport::log_times(const EpochReport& epoch) {
                      .seconds = found.seconds_by_part(static_cast<int>(all.size()))});
   }
   log_.times(epoch.epoch, ranks);
-  summary_.times(epoch.epoch, ranks.front());
+  for (const auto& [part, seconds] : ranks.front().seconds) summary_.add_scalar("time/" + part, seconds, epoch.epoch);
   return report::stragglers_text(report::stragglers(ranks));
 }
 
@@ -153,8 +176,9 @@ void TrainCommandReport::epoch(const EpochReport& epoch) {
   if (!shows_) return;
   if (!stragglers.empty()) stragglers = "stragglers: " + stragglers;
   log_.epoch(epoch.epoch, {.seconds = epoch.seconds, .samples = epoch.samples, .scalars = {{"loss", epoch.loss}}});
-  summary_.epoch(epoch);
-  if (shows_weights_after(epoch.epoch)) summary_.weights(epoch.epoch, *model_);
+  summary_.add_scalar("epoch/train_loss", epoch.loss, epoch.epoch);
+  summary_.add_scalar("epoch/samples_per_second", static_cast<double>(epoch.samples) / epoch.seconds, epoch.epoch);
+  if (shows_weights_after(epoch.epoch)) show_weights(summary_, epoch.epoch, *model_);
   if (draws_) return progress_.end(stragglers);
   std::string line =
       fmt::format("epoch {}/{}: loss {:.4f}, lr {:.4g}, {:.1f} s, {:.0f} samples/s, {:.0f} % waiting for input",
@@ -193,7 +217,7 @@ void TrainCommandReport::evaluation(const Evaluation& found) {
   report::Scalars scalars{{"loss", found.loss}};
   if (!found.accuracies.empty()) scalars.emplace_back("accuracy", found.accuracies[0]);
   log_.evaluation(found.epoch, {.seconds = found.seconds, .samples = found.samples, .scalars = scalars});
-  summary_.evaluation(found.epoch, scalars);
+  for (const auto& [name, value] : scalars) summary_.add_scalar("epoch/test_" + name, value, found.epoch);
   const auto classes = static_cast<std::int64_t>(classes_.size());
   if (found.confusion.defined() && found.confusion.size(0) == classes) {
     const torch::Tensor counts = found.confusion.cpu().contiguous();
@@ -211,7 +235,7 @@ void TrainCommandReport::evaluation(const Evaluation& found) {
 void TrainCommandReport::log_worst() {
   if (!unlogged_) return;
   log_.worst_samples(unlogged_epoch_, unlogged_->samples);
-  summary_.worst(unlogged_epoch_, unlogged_->samples);
+  show_worst(summary_, unlogged_epoch_, unlogged_->samples);
   unlogged_.reset();
 }
 

@@ -11,9 +11,9 @@
 #include "lockstep/datasets/image_dataset.h"
 #include "lockstep/report/progress.h"
 #include "lockstep/report/run_log.h"
+#include "lockstep/report/summary_writer.h"
 #include "lockstep/trainer/reports.h"
 #include "trainer/command/command_options.h"
-#include "trainer/command/command_summary.h"
 #include "trainer/command/worst_samples.h"
 
 namespace lockstep::trainer_detail {
@@ -70,7 +70,7 @@ class TrainCommandReport {
   std::optional<WorstSamples::Found> unlogged_;  // of the evaluation of `unlogged_epoch_`
   std::int64_t unlogged_epoch_ = 0;
   report::RunLog log_;
-  TrainCommandSummary summary_;
+  report::SummaryWriter summary_;  // TensorBoard's files
   report::Progress progress_;
 };
 

@@ -10,8 +10,8 @@
 #include "lockstep/datasets/mnist.h"
 #include "lockstep/datasets/packed_images.h"
 #include "lockstep/transforms/parse.h"
-#include "trainer/class_names.h"
 #include "trainer/command/command_parts.h"
+#include "trainer/saved_parts.h"
 
 namespace lockstep::trainer_detail {
 namespace {

@@ -11,9 +11,8 @@
 #include "lockstep/checkpoint/errors.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/tensor_file.h"
-#include "trainer/averaged_state.h"
-#include "trainer/class_names.h"
 #include "trainer/command/command_parts.h"
+#include "trainer/saved_parts.h"
 
 namespace lockstep::trainer_detail {
 namespace {

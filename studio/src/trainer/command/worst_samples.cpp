@@ -1,14 +1,18 @@
 #include "trainer/command/worst_samples.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
 
+#include "lockstep/base/log.h"
 #include "lockstep/c10d/objects.h"
 #include "lockstep/c10d/process_groups.h"
 #include "lockstep/datasets/image_folder.h"
 #include "lockstep/datasets/packed_images.h"
+#include "picture_tools/thumbnail.h"
 
 namespace lockstep::trainer_detail {
 namespace {
@@ -28,6 +32,23 @@ const data::Normalize* normalization_of(const data::Dataset& dataset) {
 
 torch::Tensor per_channel(const std::vector<double>& values) {
   return torch::tensor(values, torch::kFloat).view({-1, 1, 1});
+}
+
+// A cell of a table in Markdown.
+std::string cell(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return c == '|' || c == '\n' || c == '\r'; }, ' ');
+  return text;
+}
+
+std::string table_of(std::span<const report::Sample> samples) {
+  std::string text = "| | sample | class | taken for | with | loss |\n|---|---|---|---|---|---|\n";
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    const report::Sample& sample = samples[i];
+    text += fmt::format("| {} | {} | {} | {} | {:.0f} % | {:.3f} |\n", i + 1, cell(sample.name), cell(sample.label),
+                        cell(sample.predicted), 100 * sample.probability, sample.loss);
+  }
+  return text;
 }
 
 }  // namespace
@@ -172,6 +193,20 @@ WorstSamples::Found WorstSamples::found(std::vector<Kept> all) const {
                              .picture = one.picture.numel() > 0 ? &found.pictures.back() : nullptr});
   }
   return found;
+}
+
+void show_worst(report::SummaryWriter& summary, std::int64_t epoch, std::span<const report::Sample> samples) {
+  constexpr std::size_t kShown = 12;
+  constexpr int kSide = 96;
+  constexpr int kColumns = 6;
+  const auto shown = samples.first(std::min(samples.size(), kShown));
+  if (shown.empty()) return;
+  std::vector<const data::Image*> pictures;
+  for (const report::Sample& sample : shown) pictures.push_back(sample.picture);
+  const auto sheet = data::contact_sheet(pictures, kSide, kColumns);
+  if (!sheet.ok()) return log::warning("the worst samples are not in TensorBoard: " + sheet.status().message());
+  summary.add_image("worst/pictures", sheet.value(), epoch);
+  summary.add_text("worst/table", table_of(shown), epoch);
 }
 
 }  // namespace lockstep::trainer_detail

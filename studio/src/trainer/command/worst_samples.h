@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "lockstep/image/image.h"
 #include "lockstep/report/run_log.h"
+#include "lockstep/report/summary_writer.h"
 #include "trainer/command/command_parts.h"
 
 namespace lockstep::trainer_detail {
@@ -55,5 +57,8 @@ class WorstSamples {
   std::int64_t batch_size_;
   std::vector<Kept> kept_;  // largest loss first
 };
+
+// In TensorBoard: the pictures as one sheet, and a table of what they are and what they were taken for.
+void show_worst(report::SummaryWriter& summary, std::int64_t epoch, std::span<const report::Sample> samples);
 
 }  // namespace lockstep::trainer_detail

@@ -1,13 +1,38 @@
-// How ranks tell one another that they were asked to stop, without waiting for one another after each step.
+// How a training is asked to stop: by a signal, and by what the ranks tell one another.
 #pragma once
 
 #include <torch/types.h>
 
+#include <array>
+#include <csignal>
 #include <optional>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 namespace lockstep::trainer_detail {
 
+// Notes SIGINT and SIGTERM instead of ending the process at once.
+class StopSignals {
+ public:
+  // Signals that the process ignores, or has a handler of its own for, stay as they are. One at a time in a process.
+  explicit StopSignals(bool wanted);
+  ~StopSignals();
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+  // The first signal that came since the construction, or 0.
+  static int pending() noexcept;
+
+ private:
+  struct Taken {
+    int number = 0;
+    bool taken = false;
+    struct sigaction before {};
+  };
+  std::array<Taken, 2> signals_{{{SIGINT}, {SIGTERM}}};
+};
+
+// The ranks tell one another that they were asked to stop, without waiting for one another after each step.
+//
 // A reason is 0 (not asked) or a positive number. All ranks get the same answer, and the greatest reason of any rank.
 class StopVote {
  public:

@@ -1,4 +1,4 @@
-#include "class_names.h"
+#include "saved_parts.h"
 
 #include <fmt/format.h>
 
@@ -18,6 +18,19 @@ std::string printable_class(const std::optional<std::string>& name) {
 }
 
 }  // namespace
+
+checkpoint::StateDict averaged_state(const torch::nn::Module& model,
+                                     const std::map<std::string, torch::Tensor>& averages) {
+  checkpoint::StateDict state;
+  for (const auto& [name, average] : averages) state.insert(name, average);
+  std::map<const void*, std::string> first_names;
+  for (const auto& item : model.named_parameters()) {
+    const auto [first, is_new] = first_names.emplace(item.value().unsafeGetTensorImpl(), item.key());
+    const auto average = averages.find(first->second);
+    if (!is_new && average != averages.end() && !state.contains(item.key())) state.insert(item.key(), average->second);
+  }
+  return state;
+}
 
 // Names of folders may be any bytes, but checkpoints hold UTF-8.
 std::string text_of_classes(const std::vector<std::string>& names) {

@@ -12,10 +12,10 @@ namespace {
 using Schedulers = std::vector<std::shared_ptr<LRScheduler>>;
 
 // Before the base class reads them.
-Schedulers checked(Schedulers schedulers, const char* name) {
-  TORCH_CHECK_VALUE(!schedulers.empty(), name, ": expected at least one scheduler");
+Schedulers checked(Schedulers schedulers) {
+  TORCH_CHECK_VALUE(!schedulers.empty(), "SequentialLR: expected at least one scheduler");
   for (std::size_t i = 0; i < schedulers.size(); ++i) {
-    TORCH_CHECK_VALUE(schedulers[i] != nullptr, name, ": scheduler ", i, " is null");
+    TORCH_CHECK_VALUE(schedulers[i] != nullptr, "SequentialLR: scheduler ", i, " is null");
   }
   return schedulers;
 }
@@ -24,8 +24,7 @@ Schedulers checked(Schedulers schedulers, const char* name) {
 
 SequentialLR::SequentialLR(torch::optim::Optimizer& optimizer, Schedulers schedulers,
                            std::vector<std::int64_t> milestones)
-    : LRScheduler(optimizer, "SequentialLR", checked(std::move(schedulers), "SequentialLR")),
-      milestones_(std::move(milestones)) {
+    : LRScheduler(optimizer, "SequentialLR", checked(std::move(schedulers))), milestones_(std::move(milestones)) {
   check_milestones();
   for (std::size_t i = 1; i < parts().size(); ++i) {
     TORCH_CHECK_VALUE(parts()[i]->parts_.empty(), "SequentialLR: only the first scheduler may combine others, found a ",
@@ -75,24 +74,6 @@ void SequentialLR::load(const SchedulerState& state) {
   milestones_ = state.integers("_milestones");
   check_milestones();
   last_epoch_ = state.integer("last_epoch");
-}
-
-ChainedScheduler::ChainedScheduler(const Schedulers& schedulers)
-    : LRScheduler(checked(schedulers, "ChainedScheduler").front()->optimizer_, "ChainedScheduler", schedulers) {
-  last_epoch_ = parts().front()->last_epoch_;
-  last_lr_ = present_lrs();
-}
-
-void ChainedScheduler::step() {
-  for (const auto& part : parts()) part->step();
-  last_epoch_ = parts().front()->last_epoch_;
-  last_lr_ = present_lrs();
-}
-
-// Python's does not count. All its keys are those of a SequentialLR too.
-void ChainedScheduler::load(const SchedulerState& state) {
-  state.refuse_keys({"_milestones"});
-  last_epoch_ = parts().front()->last_epoch_;
 }
 
 }  // namespace lockstep::optim
