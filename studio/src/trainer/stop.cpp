@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "nn/all_ranks.h"
-#include "nn/backend.h"
+#include "nn/device_backend.h"
 
 namespace lockstep::trainer_detail {
 namespace {
@@ -68,7 +68,7 @@ int StopSignals::pending() noexcept {
 }
 
 StopVote::Exchange StopVote::begin(int mine) {
-  const auto backend = nn_detail::Backend::for_host_data(nullptr, local_device());
+  const auto backend = nn_detail::DeviceBackend::for_host_data(nullptr, local_device());
   Exchange exchange{torch::tensor({mine, -mine}, torch::kInt).to(backend.device()), nullptr};
   exchange.work = backend.start_max(exchange.reasons);
   return exchange;
