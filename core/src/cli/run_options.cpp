@@ -197,6 +197,7 @@ Result<launch::JobOptions> to_job_options(const RunOptions& options, const Machi
   if (options.no_python) kind = launch::ProgramKind::kExecutable;
   const std::vector<std::string> rest(options.program.begin() + 1, options.program.end());
   job.command = launch::command_line(kind, options.program.front(), rest, python);
+  job.stdout_terminals = !launch::runs_in_python(kind, options.program.front());
   return job;
 }
 

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <pty.h>
 #include <sched.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "cli/jobs.h"
+#include "lockstep/base/fd.h"
 #include "support/process.h"
 #include "support/process_ranks.h"
 #include "support/sanitizers.h"
@@ -83,6 +85,86 @@ TEST(RunMulti, NothingIsLostOfMuchOutput) {
   }
   EXPECT_GE(std::count(end.out.begin(), end.out.end(), '\n'), 100002);
   EXPECT_TRUE(contains(end.out, "[rank 1]: tail\n"));
+}
+
+std::vector<std::string> printing_job(const std::string& how, const std::vector<std::string>& options) {
+  std::vector<std::string> words{LOCKSTEP_PROGRAM, "run", "--nproc-per-node", "2"};
+  words.insert(words.end(), options.begin(), options.end());
+  words.insert(words.end(), {LOCKSTEP_PRINTING_WORKER, how});
+  return words;
+}
+
+TEST(RunMulti, LinesComeWhenTheyEnd) {
+  const ScratchFolder folder;
+  const std::string log = folder.path("j/attempt_0/0/stdout.log");
+  for (const std::string option : {"--tee", "--redirects"}) {
+    fs::remove_all(folder.path("j"));
+    Process launcher(printing_job("wait", {"--log-dir", folder.path(), "--rdzv-id", "j", option, "0:1"}));
+    const Lines expected = option == "--tee" ? Lines{"[rank 0]: the last line", "[rank 1]: the last line"}
+                                             : Lines{"[rank 1]: the last line"};
+    EXPECT_TRUE(wait_for([&] { return sorted_lines(launcher.out_so_far()) == expected; })) << launcher.out_so_far();
+    EXPECT_TRUE(wait_for([&] { return read_file(log) == "the last line\n"; })) << read_file(log);
+    kill(launcher.pid(), SIGKILL);
+    launcher.finish();
+    EXPECT_TRUE(launcher.wait_until_no_descendant());
+  }
+}
+
+TEST(RunFault, AnAbortLosesNoLine) {
+  const ScratchFolder folder;
+  for (const std::string how : {"", "tee", "redirects"}) {
+    std::vector<std::string> options{"--log-dir", folder.path(), "--rdzv-id", "j" + how};
+    if (!how.empty()) options.insert(options.end(), {"--" + how, "1"});
+    const Finished end = run_program(printing_job("abort", options));
+    EXPECT_EQ(end.exit_code, 128 + SIGABRT);
+    EXPECT_EQ(contains(end.out, "]: the last line\n"), how != "redirects") << end.out;
+    std::string logs;
+    for (const char* rank : {"0", "1"}) {
+      logs += read_file(folder.path() / ("j" + how) / "attempt_0" / rank / "stdout.log");
+    }
+    EXPECT_EQ(contains(logs, "the last line\n"), !how.empty()) << logs;
+  }
+}
+
+TEST(RunFault, KillOfTheLauncherEndsWorkersThatWrite) {
+  const ScratchFolder folder;
+  const Fd nowhere(open("/dev/null", O_WRONLY | O_CLOEXEC));
+  Process::Settings settings;
+  settings.stdout_fd = nowhere.get();
+  Process launcher(job(2, "yes & touch " + folder.path("writes") + "$RANK; wait"), settings);
+  ASSERT_TRUE(wait_for([&] { return fs::exists(folder.path("writes0")) && fs::exists(folder.path("writes1")); }));
+  kill(launcher.pid(), SIGKILL);
+  launcher.finish();
+  EXPECT_TRUE(launcher.wait_until_no_descendant());
+}
+
+TEST(RunMulti, StandardOutputIsATerminalForProgramsThatBufferLines) {
+  const std::string script = "if [ -t 1 ]; then echo $TERM ${COLORTERM-none}; else echo none; fi";
+  EXPECT_EQ(shown_by(run_job(2, script).out, 1), "dumb none");
+  const ScratchFolder folder;
+  folder.write("which.py", "import sys\nprint(sys.stdout.isatty())\n");
+  const Finished end = run_program({LOCKSTEP_PROGRAM, "run", "--nproc-per-node", "2", folder.path("which.py")});
+  EXPECT_EQ(shown_by(end.out, 0), "False") << end.err;
+  // The user's terminal is that of the programs.
+  int ends[2];
+  ASSERT_EQ(openpty(&ends[0], &ends[1], nullptr, nullptr, nullptr), 0);
+  const Fd terminal(ends[0]);
+  Process::Settings settings;
+  settings.stdout_fd = ends[1];
+  Process launcher({"env", "TERM=users", LOCKSTEP_PROGRAM, "run", "--nproc-per-node", "2", "sh", "-c", script},
+                   settings);
+  close(ends[1]);
+  EXPECT_EQ(launcher.finish().exit_code, 0);
+  std::string shown;
+  char buffer[4096];
+  for (ssize_t size = 0; (size = read(ends[0], buffer, sizeof buffer)) > 0;) shown.append(buffer, size);
+  EXPECT_TRUE(contains(shown, "[rank 1]: users")) << shown;
+  // Without pseudo-terminals, as in some containers.
+  const Finished without = run_program({"unshare", "--mount", "sh", "-c",
+                                        "mount --bind /dev/null /dev/ptmx && LOCKSTEP_LOG_LEVEL=info exec \"$@\"", "sh",
+                                        LOCKSTEP_PROGRAM, "run", "--nproc-per-node", "2", "sh", "-c", script});
+  EXPECT_EQ(shown_by(without.out, 1), "none") << without.err;
+  EXPECT_TRUE(contains(without.err, "no pseudo-terminal can be made (")) << without.err;
 }
 
 TEST(RunMulti, WorkersHaveTorchrunsEnvironment) {

@@ -94,6 +94,12 @@ TEST(WorkerEnvironment, AsksForHugePagesUnlessTheUserHasDecided) {
   EXPECT_EQ(with_huge_pages(decided), decided);
 }
 
+TEST(WorkerEnvironment, ATerminalThatNobodyLooksAtIsDumb) {
+  std::vector<std::string> environment{"TERM=xterm-256color", "TERMINFO=/x", "COLORTERM=truecolor"};
+  use_no_colors(environment);
+  EXPECT_EQ(environment, (std::vector<std::string>{"TERMINFO=/x", "TERM=dumb"}));
+}
+
 TEST(WorkerEnvironment, AtLeastOneThread) {
   EXPECT_EQ(threads_per_worker(8, 2), 4);
   EXPECT_EQ(threads_per_worker(2, 9), 1);

@@ -20,6 +20,7 @@
 #include "lockstep/store/rendezvous.h"
 #include "support/process.h"
 #include "support/process_ranks.h"
+#include "support/read_file.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::launch {
@@ -156,6 +157,21 @@ TEST(SpawnFault, TheRankThatClaimedTheFailureIsNamedThoughAnotherExitedBefore) {
     throw std::runtime_error("the cause");
   };
   EXPECT_EQ(spawn_here(2, 1, fail, 30s, 20s).message(), "spawn: rank 0 of 2 threw: the cause");
+}
+
+// The ranks' stdout is the test's. Here each has a file of its own, as if a shell had redirected it.
+TEST(SpawnFault, AnAbortLosesNoLine) {
+  const test::SharedScratchFolder folder;
+  const auto path = [&](int rank) { return folder.path("out" + std::to_string(rank)); };
+  const Status status = spawn_here(2, 1, [&](int rank) {
+    const Fd file(open(path(rank).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    dup2(file.get(), STDOUT_FILENO);
+    std::printf("the last line of rank %d\nunfinished", rank);
+    if (rank == 1) std::abort();
+    wait_for_ever();
+  });
+  EXPECT_FALSE(status.ok());
+  EXPECT_TRUE(test::read_file(path(1)).ends_with("the last line of rank 1\n")) << test::read_file(path(1));
 }
 
 TEST(SpawnFault, ExitCodeIsNamed) {

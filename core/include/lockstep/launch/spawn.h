@@ -11,7 +11,8 @@
 //    standard input before the call exists only if main() computes it again. The parent does not see what fn changes;
 //  - when fn returns, the process calls std::exit: output is flushed, destructors of static objects and functions
 //    registered with atexit run. Destructors of local variables of main() and its callees do not run;
-//  - the processes start in the parent's current working directory.
+//  - the processes start in the parent's current working directory;
+//  - in fn, stdout is line-buffered, also in a file or a pipe: whole lines, and none lost when the process aborts.
 //
 // fn sees the launcher's environment: RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT,
 // LOCKSTEP_JOB_KEY and the others in docs/launching.md. So `env://` works.

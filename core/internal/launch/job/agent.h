@@ -57,6 +57,10 @@ struct JobOptions {
   // By local rank, more variables for each worker; they win over inherited ones. Empty: none.
   std::vector<Variables> worker_variables{};
 
+  // A worker's stdout is a pseudo-terminal, unless it is the launcher's own. Then C and C++ programs write each line
+  // when the line ends. false: a pipe or a log file, for programs that write at once anyway.
+  bool stdout_terminals = true;
+
   // Streams that go to log_dir/run_id/attempt_N/RANK/{stdout,stderr}.log, instead of the launcher's own output
   // (redirects) or in addition to it (tee). If log_dir is empty, such streams go to a new folder in $TMPDIR, which is
   // named on stderr.

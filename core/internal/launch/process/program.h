@@ -15,6 +15,9 @@ enum class ProgramKind {
   kPythonModule,  // python3 -u -m NAME
 };
 
+// Whether command_line() runs the program with `python3 -u`.
+bool runs_in_python(ProgramKind kind, const std::string& program);
+
 // The command line before the search in PATH. `python` is the interpreter; nullptr: python3.
 std::vector<std::string> command_line(ProgramKind kind, const std::string& program,
                                       const std::vector<std::string>& arguments, const char* python);

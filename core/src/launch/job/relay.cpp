@@ -12,6 +12,8 @@
 
 #include "base/poll.h"
 #include "launch/output/log_folder.h"
+#include "launch/output/pty.h"
+#include "lockstep/base/log.h"
 
 namespace lockstep::launch {
 namespace {
@@ -20,13 +22,22 @@ constexpr int kMostReads = 1024;  // of 64 KiB; a pipe holds 1 MiB at most, unle
 
 }  // namespace
 
-Status Relay::add_pipe(std::unique_ptr<LogFile> log, WorkerStream::Settings settings, int& fd) {
+Result<Fd> Relay::make_channel(WorkerStream::Settings& settings) {
+  if (settings.terminal) {
+    Result<Pty> pty = open_pty();
+    if (pty.ok()) {
+      workers_ends_.push_back(std::move(pty.value().writer));
+      return std::move(pty.value().reader);
+    }
+    settings.terminal = false;
+    if (!std::exchange(said_no_terminals_, true)) {
+      log::info("workers write to pipes, so lines of C and C++ programs may come late: " + pty.status().message());
+    }
+  }
   std::array<int, 2> ends{-1, -1};
   if (pipe2(ends.data(), O_CLOEXEC) != 0) return Status::from_errno("cannot make a pipe for a worker's output", errno);
-  fd = ends[1];
   workers_ends_.emplace_back(ends[1]);
-  streams_.push_back(std::make_unique<WorkerStream>(Fd(ends[0]), std::move(log), std::move(settings)));
-  return {};
+  return Fd(ends[0]);
 }
 
 Result<Relay::OpenFile> Relay::open_log(const JobOptions& options, const JobSpec& job, int rank, const char* stream) {
@@ -39,8 +50,11 @@ Result<Relay::OpenFile> Relay::open_log(const JobOptions& options, const JobSpec
   return logs_->call(open, signals_fd_, Deadline::never());
 }
 
-Status Relay::connect_stream(const JobOptions& options, const JobSpec& job, int local_rank, Streams stream, int& fd) {
+Status Relay::connect_stream(const JobOptions& options, const JobSpec& job, int local_rank, Streams stream,
+                             Command& command) {
   const bool is_err = stream == Streams::kErr;
+  int& fd = is_err ? command.stderr_fd : command.stdout_fd;
+  const bool to_terminal = !is_err && options.stdout_terminals;
   const bool tee = includes(options.tee.of(local_rank), stream);
   const bool to_file = tee || includes(options.redirects.of(local_rank), stream);
   Console& console = is_err ? consoles_.err() : consoles_.out();
@@ -56,15 +70,16 @@ Status Relay::connect_stream(const JobOptions& options, const JobSpec& job, int 
     LOCKSTEP_ASSIGN_OR_RETURN(file, open_log(options, job, job.first_rank + local_rank, is_err ? "stderr" : "stdout"));
   }
   Source& source = stderr_[static_cast<std::size_t>(local_rank)];
-  if (to_file && !tee) {
+  if (to_file && !tee && !to_terminal) {
     fd = file.fd.get();
     workers_files_.push_back(std::move(file.fd));
     if (is_err) source.path = file.path;
     return {};
   }
   WorkerStream::Settings settings;
-  settings.console = shown ? &console : nullptr;
+  settings.console = shown && (tee || !to_file) ? &console : nullptr;
   settings.close_with_console = !is_err;
+  settings.terminal = to_terminal;
   if (!alone) settings.prefix = fmt::format("[rank {}]: ", job.first_rank + local_rank);
   if (alone) {
     settings.style = WorkerStream::Style::kRaw;
@@ -75,13 +90,20 @@ Status Relay::connect_stream(const JobOptions& options, const JobSpec& job, int 
     source.tail = std::make_unique<Tail>();
     settings.tail = source.tail.get();
   }
-  return add_pipe(tee ? logs_->add(std::move(file.fd), file.path) : nullptr, std::move(settings), fd);
+  LOCKSTEP_ASSIGN_OR_RETURN(Fd channel, make_channel(settings));
+  fd = workers_ends_.back().get();
+  const bool terminal = settings.terminal;
+  if (terminal && (to_file || !console.terminal())) use_no_colors(command.environment);
+  auto log = to_file ? logs_->add(std::move(file.fd), file.path) : nullptr;
+  streams_.push_back(std::make_unique<WorkerStream>(std::move(channel), std::move(log), std::move(settings)));
+  if (terminal) terminals_[local_rank] = streams_.back().get();
+  return {};
 }
 
 Status Relay::connect(const JobOptions& options, const JobSpec& job, int local_rank, Command& command) {
   stderr_.emplace_back();
-  LOCKSTEP_RETURN_IF_ERROR(connect_stream(options, job, local_rank, Streams::kOut, command.stdout_fd));
-  return connect_stream(options, job, local_rank, Streams::kErr, command.stderr_fd);
+  LOCKSTEP_RETURN_IF_ERROR(connect_stream(options, job, local_rank, Streams::kOut, command));
+  return connect_stream(options, job, local_rank, Streams::kErr, command);
 }
 
 void Relay::started() {
@@ -106,6 +128,14 @@ void Relay::serve() {
   if (logs_ != nullptr) logs_->serve();
   consoles_.serve();
   consoles_.flush();
+}
+
+std::vector<int> Relay::take_writers_in_vain() {
+  std::vector<int> workers;
+  for (const auto& [local_rank, stream] : terminals_) {
+    if (stream->take_written_in_vain()) workers.push_back(local_rank);
+  }
+  return workers;
 }
 
 Deadline Relay::next_due() const {

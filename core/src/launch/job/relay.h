@@ -3,6 +3,7 @@
 
 #include <poll.h>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,8 +27,9 @@ class Relay {
   Relay(const Relay&) = delete;
   Relay& operator=(const Relay&) = delete;
 
-  // Decides where the worker's output goes, opens pipes and files, and sets the command's descriptors. Waits for a
-  // folder that does not answer until a signal comes: kAborted.
+  // Decides where the worker's output goes, opens pipes, pseudo-terminals and files, and sets the command's
+  // descriptors. Sets TERM=dumb if stdout is a pseudo-terminal whose output goes elsewhere than to the launcher's own
+  // terminal. Waits for a folder that does not answer until a signal comes: kAborted.
   Status connect(const JobOptions& options, const JobSpec& job, int local_rank, Command& command);
   // To call when the workers run: closes the descriptors of which they have copies.
   void started();
@@ -35,6 +37,9 @@ class Relay {
   void add_to(std::vector<pollfd>& polled);
   // Reads all pipes and shows partial lines that are due.
   void serve();
+  // The workers, by local rank, that have written to their pseudo-terminals after the reader of the launcher's stdout
+  // had left. They are to get SIGPIPE. Each is named once.
+  std::vector<int> take_writers_in_vain();
   // When the next partial line is due; never: there is none.
   Deadline next_due() const;
   // To call when no worker lives: relays the rest in the pipes.
@@ -53,8 +58,11 @@ class Relay {
     Fd fd;
   };
   Result<OpenFile> open_log(const JobOptions& options, const JobSpec& job, int rank, const char* stream);
-  Status connect_stream(const JobOptions& options, const JobSpec& job, int local_rank, Streams stream, int& fd);
-  Status add_pipe(std::unique_ptr<LogFile> log, WorkerStream::Settings settings, int& fd);
+  Status connect_stream(const JobOptions& options, const JobSpec& job, int local_rank, Streams stream,
+                        Command& command);
+  // Returns the end from which a worker's output is read. The worker's own end is then the last of workers_ends_.
+  // `settings.terminal` asks for a pseudo-terminal instead of a pipe, and becomes false where the system gives none.
+  Result<Fd> make_channel(WorkerStream::Settings& settings);
 
   Consoles& consoles_;
   LogFiles* const logs_;
@@ -62,6 +70,8 @@ class Relay {
   std::vector<Fd> workers_ends_;
   std::vector<Fd> workers_files_;
   std::vector<std::unique_ptr<WorkerStream>> streams_;
+  std::map<int, WorkerStream*> terminals_;  // those of streams_ that are pseudo-terminals, by local rank
+  bool said_no_terminals_ = false;
   std::vector<Source> stderr_;  // by local rank
 };
 

@@ -75,6 +75,8 @@ SpawnChild* spawn_child() {
 
 void run_spawn_child(SpawnChild& child, const std::function<void(int rank)>& fn) {
   child.running = true;
+  // Ranks that write to the same file or pipe write whole lines there, and lose none when they abort.
+  (void)setvbuf(stdout, nullptr, _IOLBF, 0);
   report(child, std::string(1, kStarted));
   try {
     fn(std::stoi(Environment::of_process().get("RANK").value_or("0")));

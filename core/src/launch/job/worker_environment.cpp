@@ -77,6 +77,13 @@ void use_huge_pages(std::vector<std::string>& environment) {
   environment.push_back(fmt::format("{}={}{}{}=1", kTunables, before, before.empty() ? "" : ":", kHugePages));
 }
 
+void use_no_colors(std::vector<std::string>& environment) {
+  for (const char* name : {"TERM", "COLORTERM"}) {
+    std::erase_if(environment, [&](const std::string& entry) { return entry.starts_with(fmt::format("{}=", name)); });
+  }
+  environment.emplace_back("TERM=dumb");
+}
+
 std::vector<std::string> current_environment() {
   std::vector<std::string> entries;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) entries.emplace_back(*entry);

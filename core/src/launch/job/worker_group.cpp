@@ -128,6 +128,7 @@ Result<bool> WorkerGroup::step(ProcessTree& tree) {
   const auto waited = poll_until(polled, earlier(due, look_at_));
   LOCKSTEP_RETURN_IF_ERROR(waited.status().with_context("cannot wait for the workers"));
   relay_.serve();
+  for (const int local_rank : relay_.take_writers_in_vain()) (void)tree.signal(SIGPIPE, local_rank);
   LOCKSTEP_RETURN_IF_ERROR(take_exits(tree));
   serve_nodes(tree);
   if (polled[1].revents != 0) pass_on_signal(tree);

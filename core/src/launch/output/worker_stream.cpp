@@ -18,11 +18,15 @@ bool WorkerStream::wants_read() {
   if (!pipe_.valid() || (log_ != nullptr && log_->full())) return false;
   const Console* console = settings_.console;
   if (console == nullptr) return true;
-  if (console->closed() && settings_.close_with_console && log_ == nullptr) {
+  if (console->closed() && ends_with_console() && !settings_.terminal) {
     pipe_.reset();
     return false;
   }
   return !console->full();
+}
+
+bool WorkerStream::take_written_in_vain() {
+  return written_in_vain_ && !std::exchange(told_, true);
 }
 
 bool WorkerStream::read_some() {
@@ -32,6 +36,7 @@ bool WorkerStream::read_some() {
     take(std::string_view(buffer.data(), static_cast<std::size_t>(size)));
     return true;
   }
+  // The end of a pipe, or EIO: that of a pseudo-terminal.
   if (size == 0 || (errno != EAGAIN && errno != EINTR)) finish();
   return false;
 }
@@ -39,7 +44,11 @@ bool WorkerStream::read_some() {
 void WorkerStream::take(std::string_view bytes) {
   if (settings_.tail != nullptr) settings_.tail->append(bytes);
   if (log_ != nullptr) log_->append(bytes);
-  if (settings_.console == nullptr || settings_.console->closed()) return;
+  if (settings_.console == nullptr) return;
+  if (settings_.console->closed()) {
+    written_in_vain_ = settings_.terminal && ends_with_console();
+    return;
+  }
   if (settings_.style == Style::kRaw) {
     settings_.console->raw(this, bytes);
   } else {

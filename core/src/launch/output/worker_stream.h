@@ -1,5 +1,5 @@
-// One output stream of one worker. It is read from a pipe and goes line by line to the console and to a log file. Both
-// are written in the background.
+// One output stream of one worker. It is read from a pipe or a pseudo-terminal, and goes line by line to the console
+// and to a log file. Both are written in the background.
 #pragma once
 
 #include <chrono>
@@ -35,6 +35,7 @@ class WorkerStream {
     Console* console = nullptr;  // not owned; nullptr: log file only
     Tail* tail = nullptr;        // not owned; may be nullptr
     bool close_with_console = false;
+    bool terminal = false;  // the worker writes to a pseudo-terminal
   };
 
   // `log`: nullptr for none.
@@ -43,8 +44,11 @@ class WorkerStream {
   int fd() const { return pipe_.get(); }
   bool open() const { return pipe_.valid(); }
   // Whether to read now: the pipe is open, and the console and the log file have room. If the console's reader has
-  // closed its end, this closes the pipe: the worker's next write gets SIGPIPE, as it would without a launcher.
+  // closed its end, this closes the pipe: the worker's next write gets SIGPIPE, as it would without a launcher. A
+  // pseudo-terminal stays open, because a write to a closed one is an error that many programs ignore.
   bool wants_read();
+  // True once, after the worker has written to its pseudo-terminal what nobody reads: it is to get SIGPIPE.
+  bool take_written_in_vain();
   // Reads at most one buffer. Returns whether it read anything.
   bool read_some();
   // When the partial line must be shown; nullopt: none is waiting.
@@ -56,12 +60,16 @@ class WorkerStream {
  private:
   void take(std::string_view bytes);
   void take_lines(std::string_view bytes);
+  // Whether a worker that writes after the console's reader has left gets SIGPIPE.
+  bool ends_with_console() const { return settings_.close_with_console && log_ == nullptr; }
 
   Fd pipe_;
   std::unique_ptr<LogFile> log_;
   Settings settings_;
   std::string partial_;
-  bool has_progress_ = false;  // partial_ holds a '\r'
+  bool has_progress_ = false;     // partial_ holds a '\r'
+  bool written_in_vain_ = false;  // to a pseudo-terminal, after the console's reader had left
+  bool told_ = false;             // that it was written in vain
   Clock::time_point partial_since_;
 };
 

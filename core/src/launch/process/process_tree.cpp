@@ -274,17 +274,18 @@ Result<std::optional<Exit>> ProcessTree::next_exit() {
   return std::optional<Exit>(exit);
 }
 
-Status ProcessTree::send_order(int kind, int signal_number, std::chrono::milliseconds limit) {
+Status ProcessTree::send_order(int kind, int signal_number, int worker, std::chrono::milliseconds limit) {
   kill(supervisor_, SIGCONT);  // somebody may have stopped it
-  const Order order{static_cast<OrderKind>(kind), signal_number, static_cast<std::int32_t>(limit.count())};
+  const Order order{static_cast<OrderKind>(kind), signal_number, worker, static_cast<std::int32_t>(limit.count())};
   while (send(socket_.get(), &order, sizeof order, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
     if (errno != EINTR) return Status::from_errno("cannot reach the process that supervises the ranks", errno);
   }
   return {};
 }
 
-Status ProcessTree::signal(int number) {
-  return send_order(static_cast<int>(OrderKind::kSignal), number, std::chrono::milliseconds(0));
+Status ProcessTree::signal(int number, std::optional<int> index) {
+  const int worker = index.value_or(supervisor::kEveryWorker);
+  return send_order(static_cast<int>(OrderKind::kSignal), number, worker, std::chrono::milliseconds(0));
 }
 
 Status ProcessTree::await_empty(std::chrono::milliseconds limit) {
@@ -318,7 +319,7 @@ void ProcessTree::reap_supervisor() {
 Status ProcessTree::end(std::chrono::milliseconds limit) {
   if (!socket_.valid()) return {};
   // Sending fails when the supervisor has exited or is about to. Its last messages can still be read.
-  (void)send_order(static_cast<int>(OrderKind::kEnd), 0, limit);
+  (void)send_order(static_cast<int>(OrderKind::kEnd), 0, supervisor::kEveryWorker, limit);
   const Status status = await_empty(limit);
   socket_.reset();
   running_ = 0;

@@ -83,8 +83,8 @@ class ProcessTree {
   // that the supervisor is dead. The workers are then dead too.
   Result<std::optional<Exit>> next_exit();
 
-  // Sends a signal to every running worker's process group.
-  Status signal(int number);
+  // Sends a signal to the process group of every running worker, or of the running worker with this index.
+  Status signal(int number, std::optional<int> index = {});
 
   // Sends SIGKILL to every descendant. Returns when none is left. kTimeout names those that we may not signal, or those
   // that have not died after `limit`; the supervisor stays until these die. Exits that were not yet fetched are lost.
@@ -98,7 +98,7 @@ class ProcessTree {
   Status await_empty(std::chrono::milliseconds limit);
   // Waits for the supervisor's exit, which its last message has announced.
   void reap_supervisor();
-  Status send_order(int kind, int signal_number, std::chrono::milliseconds limit);
+  Status send_order(int kind, int signal_number, int worker, std::chrono::milliseconds limit);
 
   Fd socket_;
   pid_t supervisor_ = -1;

@@ -31,11 +31,14 @@ Status not_executable(const std::string& path) {
 
 }  // namespace
 
+bool runs_in_python(ProgramKind kind, const std::string& program) {
+  return kind == ProgramKind::kPythonModule || (kind == ProgramKind::kByName && program.ends_with(".py"));
+}
+
 std::vector<std::string> command_line(ProgramKind kind, const std::string& program,
                                       const std::vector<std::string>& arguments, const char* python) {
   std::vector<std::string> command;
-  const bool script = kind == ProgramKind::kByName && program.ends_with(".py");
-  if (script || kind == ProgramKind::kPythonModule) command = {python == nullptr ? "python3" : python, "-u"};
+  if (runs_in_python(kind, program)) command = {python == nullptr ? "python3" : python, "-u"};
   if (kind == ProgramKind::kPythonModule) command.push_back("-m");
   command.push_back(program);
   command.insert(command.end(), arguments.begin(), arguments.end());

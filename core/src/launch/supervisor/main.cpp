@@ -239,7 +239,8 @@ void take_order() {
   if (size != static_cast<ssize_t>(sizeof order)) end_without_launcher();
   if (order.kind == OrderKind::kEnd) end_everything(order.limit_ms);
   for (std::uint32_t i = 0; i < worker_count; ++i) {
-    if (workers[i].pid == 0) continue;
+    const bool meant = order.worker == kEveryWorker || static_cast<std::uint32_t>(order.worker) == i;
+    if (!meant || workers[i].pid == 0) continue;
     // Each worker leads its own process group. A stopped worker must run to receive the signal.
     kill(-workers[i].pid, order.signal);
     kill(-workers[i].pid, SIGCONT);

@@ -54,13 +54,16 @@ struct Event {
 };
 
 enum class OrderKind : std::int32_t {
-  kSignal,  // send `signal` to the process group of every worker that still runs
+  kSignal,  // send `signal` to the process group of `worker`, if this worker still runs
   kEnd,     // send SIGKILL to every descendant; then kEmpty, or kStuck when that takes longer than the limit
 };
+
+constexpr std::int32_t kEveryWorker = -1;
 
 struct Order {
   OrderKind kind;
   std::int32_t signal;
+  std::int32_t worker;  // its index in the plan, or kEveryWorker
   std::int32_t limit_ms;
 };
 
