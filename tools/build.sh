@@ -49,10 +49,10 @@ configure_and_build() {
 }
 
 # slowest_suites LOG: the ten suites that took longest, from CTest's LastTest.log: seconds, and seconds of processor time
-# (of suites whose tests are forks).
+# (of suites whose tests are forks, with their Python scripts).
 slowest_suites() {
   awk '/^[0-9]+\/[0-9]+ Test: / {suite = $3; processor = 0; forked = 0}
-    match($0, /^\[ .* \(processor [0-9]+ ms, [0-9]+ ms\)$/) {processor += $(NF - 3); forked = 1}
+    match($0, /^\[ .* \(processor [0-9]+ ms, [0-9]+ ms\)$/) {processor += $(NF - 3); forked = forked || !/^\[  SCRIPT/}
     /^Test time = / {printf "%7.0f s %9s  %s\n", $4, forked ? sprintf("%.0f s", processor / 1000) : "-", suite}' "$1" |
     sort -rn | sed -n 1,10p
 }

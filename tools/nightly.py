@@ -96,8 +96,8 @@ def run(step, begun, root, log):
     there is no such program."""
     command = step.command + (step.again if begun else [])
     process = None
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTIONS)  # until `process` says whom an interruption ends
     with open(log, "wb") as output:
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTIONS)  # until `process` says whom an interruption ends
         try:
             process = subprocess.Popen(command, cwd=root, env={**os.environ, **step.environment}, stdin=subprocess.DEVNULL,
                                        stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
@@ -108,8 +108,9 @@ def run(step, begun, root, log):
             output.write(f"{error}\n".encode())
             return 127
         except BaseException:
-            os.killpg(process.pid, signal.SIGTERM)
-            process.wait()
+            if process is not None:
+                os.killpg(process.pid, signal.SIGTERM)
+                process.wait()
             raise
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -27,8 +27,8 @@
 namespace lockstep {
 namespace {
 
-// These are in ddp_options.py too. In 40 steps every option does all that it does: PowerSGD begins after 2, local SGD
-// after 10, the scale grows after 20, and with 4 ranks the first one leaves a join after 19.
+// These are in ddp_options.py too. In 40 steps every option does all that it does: PowerSGD begins after 2, the
+// scale grows after 20, and with 4 ranks the first one leaves a join after 19.
 constexpr int kSteps = 40;
 // With LOCKSTEP_TEST_GRID=all, except where PowerSGD magnifies the last digits from step to step, most of all with
 // three columns or under Adam. Of PyTorch's own weights, a change by 4e-16 becomes one by 2.8e-6 with 3 ranks, and

@@ -1,7 +1,7 @@
 """PyTorch's schedulers over 100 steps, for lr_scheduler_parity_test.cpp, which has the same cases.
 
 lr_scheduler.py write OUT    OUT: for each case the rates and momenta of all groups after each step, and the states of
-                             scheduler and optimizer after STOP steps
+                             scheduler and optimizer after STOP steps; "together": rates and momenta of several schedules
 lr_scheduler.py go_on IN     goes on from the states that C++ has saved in IN, and compares with an uninterrupted run
 """
 import copy
@@ -58,6 +58,10 @@ CASES = {
 }
 
 
+def together(o):
+    return lrs.ChainedScheduler([lrs.ConstantLR(o, 0.1, 20), lrs.ExponentialLR(o, 0.98), lrs.CosineAnnealingLR(o, 50)])
+
+
 def make(kind, scheduler):
     tensors = [torch.nn.Parameter(torch.zeros(1)) for _ in RATES]
     groups = [{"params": [tensor], "lr": rate} for tensor, rate in zip(tensors, RATES)]
@@ -77,8 +81,8 @@ def rates_and_momenta(optimizer):
                                                 for group in groups]
 
 
-def run(case):
-    optimizer, scheduler = make(*CASES[case])
+def run(kind, schedule):
+    optimizer, scheduler = make(kind, schedule)
     rows, states = [rates_and_momenta(optimizer)], None
     for number in range(1, STEPS + 1):
         step(optimizer, scheduler)
@@ -91,8 +95,9 @@ def run(case):
 def write(path):
     result = {}
     for case in CASES:
-        rows, (scheduler, optimizer) = run(case)
+        rows, (scheduler, optimizer) = run(*CASES[case])
         result[case] = {"rows": torch.tensor(rows, dtype=torch.double), "scheduler": scheduler, "optimizer": optimizer}
+    result["together"] = torch.tensor(run("sgd", together)[0], dtype=torch.double)
     torch.save(result, path)
 
 
@@ -103,7 +108,7 @@ def go_on(path):
         optimizer, scheduler = make(*CASES[case])
         optimizer.load_state_dict(states["optimizer"])
         scheduler.load_state_dict(states["scheduler"])
-        rows, _ = run(case)
+        rows, _ = run(*CASES[case])
         for number in range(STOP + 1, STEPS + 1):
             step(optimizer, scheduler)
             assert rates_and_momenta(optimizer) == rows[number], (case, number, rates_and_momenta(optimizer), rows[number])

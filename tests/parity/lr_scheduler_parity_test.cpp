@@ -184,6 +184,21 @@ TEST(LRSchedulerParity, RatesMomentaAndStatesArePyTorchs) {
       ASSERT_EQ(other.row(), row_of(rows, number)) << "after step " << number << ", from Python's state";
     }
   }
+  // Schedules that are stepped one after the other, as PyTorch's ChainedScheduler does.
+  ScheduledTraining together{{"together", "sgd", make<ConstantLR>(0.1, 20)}};
+  ExponentialLR second(*together.optimizer, 0.98);
+  CosineAnnealingLR third(*together.optimizer, 50);
+  const torch::Tensor rows = python.at("together").toTensor();
+  for (int number = 1; number <= kScheduledSteps; ++number) {
+    together.step();
+    second.step();
+    third.step();
+    std::vector<double> rates;
+    for (auto& group : together.optimizer->param_groups()) rates.push_back(group.options().get_lr());
+    std::vector<double> expected = row_of(rows, number);
+    expected.resize(rates.size());  // the momenta follow
+    ASSERT_EQ(rates, expected) << "together, after step " << number;
+  }
   checkpoint::write_torch_file(folder.path("cpp.pt"), states);
   EXPECT_EQ(test::run_python("lr_scheduler.py", {"go_on", folder.path("cpp.pt")}), "all well\n");
 }

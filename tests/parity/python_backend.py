@@ -113,7 +113,11 @@ if __name__ == "__main__":
         store = os.path.join(scratch, "store")
         other = torch.multiprocessing.get_context("fork").Process(target=check, args=(1, store))
         other.start()
-        check(0, store)
+        try:
+            check(0, store)
+        except BaseException:
+            other.kill()  # else this process waits at its end for the other one, which waits for this one
+            raise
         other.join()
         expect(other.exitcode == 0, f"rank 1 ended with {other.exitcode}")
     print("all well")

@@ -110,12 +110,14 @@ class Nightly(unittest.TestCase):
         steps = nightly.steps_of("2.15.0", 2)
         self.assertEqual(len({step.name for step in steps}), len(steps))
         commands = (TOOLS.parent / "dev").read_text()
-        sources = "".join(file.read_text() for folder in ("core/tests", "tests") for file in (TOOLS.parent / folder).rglob("*.cpp"))
         for step in steps:
             if step.command[0] == "./dev":
                 self.assertIn(f"command_{step.command[1]}()", commands)
                 continue
             # A program of tests runs nothing and passes where it has no such suite, and takes no notice of a variable that it does not know.
+            program = pathlib.Path(step.command[0]).name.removesuffix("_tests")
+            folders = [TOOLS.parent / layer / "tests" / program for layer in (".", "core", "vision", "studio")]
+            sources = "".join(file.read_text() for folder in folders for file in folder.glob("*.cpp"))
             suite = step.command[1].removeprefix("--gtest_filter=").strip("*")
             for name in [f"({suite}," if suite else "", *(name for name in step.environment if name.startswith("LOCKSTEP_"))]:
                 self.assertIn(name, sources)

@@ -52,7 +52,7 @@ std::vector<View> views_of(torch::Dtype dtype) {
   return views;
 }
 
-// Of a real and of a complex dtype the smallest and the largest elements; with LOCKSTEP_TEST_GRID=all four dtypes.
+// The dtypes with the smallest and the largest elements; with LOCKSTEP_TEST_GRID=all all four.
 std::vector<torch::Dtype> dtypes_of_views() {
   if (::getenv("LOCKSTEP_TEST_GRID") == nullptr) return {torch::kFloat, torch::kComplexDouble};
   return {torch::kFloat, torch::kDouble, torch::kComplexFloat, torch::kComplexDouble};

@@ -56,6 +56,7 @@ struct Decoder {
 constexpr Decoder kDecoders[] = {{"JPEG", jpeg_size, nullptr},        {"PNG", png_size, decode_png},
                                  {"BMP", bmp_size, decode_bmp},       {"WebP", webp_size, decode_webp},
                                  {"PPM", netpbm_size, decode_netpbm}, {"TIFF", tiff_size, decode_tiff}};
+static_assert(std::size(kDecoders) == static_cast<std::size_t>(ImageFormat::kTiff) + 1);
 
 const Decoder& decoder_of(ImageFormat format) {
   return kDecoders[static_cast<std::size_t>(format)];

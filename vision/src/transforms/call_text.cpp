@@ -188,7 +188,8 @@ class Parser {
 
   // int(3.5) or float(3).
   Result<TextValue> converted(const TextValue& call, std::size_t begin) {
-    if (call.items.size() != 1 || call.items[0].kind != TextValue::Kind::kNumber) return fail_at(begin, "one number");
+    const bool is_number = call.items.size() == 1 && call.items[0].kind == TextValue::Kind::kNumber;
+    if (!is_number || !call.names[0].empty()) return fail_at(begin, "one number");
     TextValue number = call.items[0];
     if (call.word == "int") number.number = std::trunc(number.number);
     return number;

@@ -156,6 +156,8 @@ TEST(ParseTransforms, SaysWhatIsWrong) {
   for (const auto& [text, parts] : std::vector<Wrong>{
            {"RandomHorizontalFlips", {"no transform", "RandomHorizontalFlip"}},
            {"Lambda(f)", {"no transform 'Lambda'"}},
+           {"Resize(\n)(transforms=3)", {"no parameter 'transforms'"}},
+           {"Resize(int(x=16))", {"one number"}},
            {"Normalize([0.5]*3*3*3*3*3*3*3*3*3*3*3*3*3*3*3*3*3*3*3*3*3*3*3*3, [1])",
             {"a list of numbers, 1, 2 or 3 times"}},
            {"RandomRotation(degree=5)", {"RandomRotation", "no parameter 'degree'", "degrees, interpolation"}},

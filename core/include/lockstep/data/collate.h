@@ -83,7 +83,7 @@ struct Collate<T> {
         torch::empty({static_cast<std::int64_t>(samples.size())}, c10::CppTypeToScalarType<Stored>::value);
     Stored* out = batch.mutable_data_ptr<Stored>();
     for (std::size_t i = 0; i < samples.size(); ++i) {
-      if constexpr (std::is_unsigned_v<T> && sizeof(T) == sizeof(Stored)) require_int64(samples[i], i, column);
+      if constexpr (std::is_unsigned_v<T> && sizeof(T) == sizeof(std::int64_t)) require_int64(samples[i], i, column);
       out[i] = static_cast<Stored>(samples[i]);
     }
     return batch;

@@ -3,8 +3,8 @@
 //
 //   optim::StepLR scheduler(optimizer, /*step_size=*/30, /*gamma=*/0.1);
 //
-// "rate" is the group's first rate, e the number of steps that were made. Every schedule but LambdaLR
-// computes a rate from the rate before, so that several schedules can be stepped together.
+// "rate" is the group's first rate, e the number of steps that were made. Every schedule but LambdaLR computes a rate
+// from the rate before, so that several schedules can be stepped together.
 #pragma once
 
 #include <functional>

@@ -31,7 +31,7 @@ void finish_all() {
   {
     const MutexLock lock(unfinished().mutex);
     unfinished().exit_waits = false;  // for saves of handlers that exit() runs after this one
-    for (const std::weak_ptr<Saving>& known : unfinished().savings) {
+    for (const std::weak_ptr<Saving>& known : std::exchange(unfinished().savings, {})) {
       if (auto saving = known.lock()) left.push_back(std::move(saving));
     }
   }

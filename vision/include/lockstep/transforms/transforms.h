@@ -261,19 +261,19 @@ struct RandomErasing {
 
 struct Transform;
 
-// All transforms of the list with probability p, otherwise none.
+// All transforms of the list with probability p, otherwise none. The list may be empty.
 struct RandomApply {
   std::vector<Transform> transforms;
   double p = 0.5;
 };
 
-// One transform of the list.
+// One transform of the list, which has at least one.
 struct RandomChoice {
   std::vector<Transform> transforms;
   std::vector<double> p = {};  // a weight for each transform; empty: equal weights. The sum need not be 1
 };
 
-// All transforms of the list, in random order.
+// All transforms of the list, in random order. The list may be empty.
 struct RandomOrder {
   std::vector<Transform> transforms;
 };
