@@ -301,6 +301,22 @@ TEST(RunFault, AClosedReaderEndsTheWorkersAsWithoutALauncher) {
   EXPECT_TRUE(launcher.wait_until_no_descendant());
 }
 
+TEST(RunFault, AClosedReaderIsAnErrorOfWritesWhereSigpipeIsIgnored) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  Process::Settings settings;
+  settings.stdout_fd = ends[1];
+  Process launcher(
+      job(2, "[ $RANK = 0 ] || exec sleep 600; trap '' PIPE; while echo y; do sleep 0.01; done; exit 9"), settings);
+  close(ends[1]);
+  char byte = 0;
+  ASSERT_EQ(read(ends[0], &byte, 1), 1);
+  close(ends[0]);
+  const Finished end = launcher.finish();
+  EXPECT_EQ(end.exit_code, 9) << end.err;
+  EXPECT_TRUE(launcher.wait_until_no_descendant());
+}
+
 TEST(RunFault, FirstFailureIsNamedWithTheEndOfItsStderr) {
   const Finished end = run_job(3,
                                "if [ $RANK = 1 ]; then seq 1 30 >&2; echo 'out of luck' >&2; kill -SEGV $$; fi; "

@@ -12,6 +12,10 @@
 #include <thread>
 #include <utility>
 
+#include "launch/output/background_writer.h"
+#include "launch/output/console.h"
+#include "launch/output/worker_stream.h"
+
 namespace lockstep::launch {
 namespace {
 
@@ -90,6 +94,30 @@ TEST_F(PtyTest, AWriteToNobodyIsAnErrorWithoutASignal) {
 
 TEST_F(PtyTest, NoProgramInheritsIt) {
   for (const Fd* fd : {&pty_.reader, &pty_.writer}) EXPECT_EQ(fcntl(fd->get(), F_GETFD), FD_CLOEXEC);
+}
+
+TEST_F(PtyTest, OnlyWhatIsWrittenAfterTheConsolesReaderHasLeftIsInVain) {
+  std::array<int, 2> ends{-1, -1};
+  ASSERT_EQ(pipe2(ends.data(), O_CLOEXEC), 0);
+  Fd consoles_reader(ends[0]);
+  const Fd consoles_end(ends[1]);
+  Console console(BackgroundWriter::start(consoles_end.get()).value(), false);
+  WorkerStream stream(std::move(pty_.reader), nullptr,
+                      {.console = &console, .close_with_console = true, .terminal = true});
+  write_all(pty_.writer.get(), "early\n");
+  consoles_reader.reset();
+  console.say("to nobody");
+  console.flush();
+  while (!console.closed()) std::this_thread::yield();
+  EXPECT_TRUE(stream.wants_read());
+  EXPECT_FALSE(stream.read_some());
+  EXPECT_FALSE(stream.written_in_vain());
+  write_all(pty_.writer.get(), "late\n");
+  EXPECT_TRUE(stream.wants_read());
+  EXPECT_TRUE(stream.read_some());
+  EXPECT_TRUE(stream.written_in_vain());
+  stream.told();
+  EXPECT_FALSE(stream.written_in_vain());
 }
 
 }  // namespace

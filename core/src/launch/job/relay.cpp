@@ -132,10 +132,10 @@ void Relay::serve() {
   consoles_.flush();
 }
 
-std::vector<int> Relay::take_writers_in_vain() {
+std::vector<int> Relay::writers_in_vain() const {
   std::vector<int> workers;
   for (const auto& [local_rank, stream] : terminals_) {
-    if (stream->take_written_in_vain()) workers.push_back(local_rank);
+    if (stream->written_in_vain()) workers.push_back(local_rank);
   }
   return workers;
 }
