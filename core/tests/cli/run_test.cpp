@@ -306,8 +306,8 @@ TEST(RunFault, AClosedReaderIsAnErrorOfWritesWhereSigpipeIsIgnored) {
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
   Process::Settings settings;
   settings.stdout_fd = ends[1];
-  Process launcher(
-      job(2, "[ $RANK = 0 ] || exec sleep 600; trap '' PIPE; while echo y; do sleep 0.01; done; exit 9"), settings);
+  Process launcher(job(2, "[ $RANK = 0 ] || exec sleep 600; trap '' PIPE; while echo y; do sleep 0.01; done; exit 9"),
+                   settings);
   close(ends[1]);
   char byte = 0;
   ASSERT_EQ(read(ends[0], &byte, 1), 1);

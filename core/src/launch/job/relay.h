@@ -29,7 +29,8 @@ class Relay {
 
   // Decides where the worker's output goes, opens pipes, pseudo-terminals and files, and sets the command's
   // descriptors. Sets TERM=dumb if stdout is a pseudo-terminal: its lines get a prefix or go to a file. A worker whose
-  // stderr is the launcher's own terminal keeps TERM, because the user looks at this stderr. Waits for a folder that does not answer until a signal comes: kAborted.
+  // stderr is the launcher's own terminal keeps TERM, because the user looks at this stderr. Waits for a folder that
+  // does not answer until a signal comes: kAborted.
   Status connect(const JobOptions& options, const JobSpec& job, int local_rank, Command& command);
   // To call when the workers run: closes the descriptors of which they have copies.
   void started();
