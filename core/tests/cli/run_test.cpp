@@ -138,33 +138,58 @@ TEST(RunFault, KillOfTheLauncherEndsWorkersThatWrite) {
   EXPECT_TRUE(launcher.wait_until_no_descendant());
 }
 
+constexpr const char* kShowTerminal = "if [ -t 1 ]; then echo $TERM ${COLORTERM-none}; else echo none; fi";
+
 TEST(RunMulti, StandardOutputIsATerminalForProgramsThatBufferLines) {
-  const std::string script = "if [ -t 1 ]; then echo $TERM ${COLORTERM-none}; else echo none; fi";
-  EXPECT_EQ(shown_by(run_job(2, script).out, 1), "dumb none");
+  EXPECT_EQ(shown_by(run_job(2, kShowTerminal).out, 1), "dumb none");
   const ScratchFolder folder;
   folder.write("which.py", "import sys\nprint(sys.stdout.isatty())\n");
   const Finished end = run_program({LOCKSTEP_PROGRAM, "run", "--nproc-per-node", "2", folder.path("which.py")});
   EXPECT_EQ(shown_by(end.out, 0), "False") << end.err;
-  // The user's terminal is that of the programs.
+}
+
+TEST(RunMulti, WithoutPseudoTerminalsWorkersHavePipes) {
+  const Finished end = run_program({"unshare", "--mount", "sh", "-c",
+                                    "mount --bind /dev/null /dev/ptmx && LOCKSTEP_LOG_LEVEL=info exec \"$@\"", "sh",
+                                    LOCKSTEP_PROGRAM, "run", "--nproc-per-node", "2", "sh", "-c", kShowTerminal});
+  ASSERT_EQ(end.exit_code, 0) << "this test needs root (unshare --mount): " << end.err;
+  EXPECT_EQ(shown_by(end.out, 1), "none") << end.err;
+  EXPECT_TRUE(contains(end.err, "no pseudo-terminal can be made (")) << end.err;
+}
+
+// What a user sees on a terminal on which a shell script runs as several workers.
+std::string shown_on_a_terminal(int workers, const std::string& script, const std::vector<std::string>& options = {}) {
   int ends[2];
-  ASSERT_EQ(openpty(&ends[0], &ends[1], nullptr, nullptr, nullptr), 0);
-  const Fd terminal(ends[0]);
+  if (openpty(&ends[0], &ends[1], nullptr, nullptr, nullptr) != 0) return "openpty: errno " + std::to_string(errno);
+  for (const int end : ends) fcntl(end, F_SETFD, FD_CLOEXEC);
+  const Fd reader(ends[0]);
+  Fd terminal(ends[1]);
   Process::Settings settings;
-  settings.stdout_fd = ends[1];
-  Process launcher({"env", "TERM=users", LOCKSTEP_PROGRAM, "run", "--nproc-per-node", "2", "sh", "-c", script},
-                   settings);
-  close(ends[1]);
+  settings.stdout_fd = settings.stderr_fd = terminal.get();
+  std::vector<std::string> words{"env", "TERM=users"};
+  const std::vector<std::string> run = job(workers, script, options);
+  words.insert(words.end(), run.begin(), run.end());
+  Process launcher(words, settings);
+  terminal.reset();
   EXPECT_EQ(launcher.finish().exit_code, 0);
+  EXPECT_TRUE(launcher.wait_until_no_descendant());
   std::string shown;
   char buffer[4096];
-  for (ssize_t size = 0; (size = read(ends[0], buffer, sizeof buffer)) > 0;) shown.append(buffer, size);
-  EXPECT_TRUE(contains(shown, "[rank 1]: users")) << shown;
-  // Without pseudo-terminals, as in some containers.
-  const Finished without = run_program({"unshare", "--mount", "sh", "-c",
-                                        "mount --bind /dev/null /dev/ptmx && LOCKSTEP_LOG_LEVEL=info exec \"$@\"", "sh",
-                                        LOCKSTEP_PROGRAM, "run", "--nproc-per-node", "2", "sh", "-c", script});
-  EXPECT_EQ(shown_by(without.out, 1), "none") << without.err;
-  EXPECT_TRUE(contains(without.err, "no pseudo-terminal can be made (")) << without.err;
+  for (ssize_t size = 0; (size = read(reader.get(), buffer, sizeof buffer)) > 0;) shown.append(buffer, size);
+  return shown;
+}
+
+TEST(RunMulti, OnlyAWorkerThatHasTheUsersTerminalDrawsOnIt) {
+  const std::string script = "echo \"out $TERM\"; echo \"err $TERM\" >&2";
+  const std::string alone = shown_on_a_terminal(1, script);
+  EXPECT_TRUE(contains(alone, "out users") && contains(alone, "err users")) << alone;
+  const std::string prefixed = shown_on_a_terminal(2, script);
+  EXPECT_TRUE(contains(prefixed, "[rank 1]: out dumb") && contains(prefixed, "[rank 1]: err dumb")) << prefixed;
+  const ScratchFolder folder;
+  for (const std::string option : {"--tee", "--redirects"}) {
+    const std::string shown = shown_on_a_terminal(1, script, {"--log-dir", folder.path(), option, "1"});
+    EXPECT_TRUE(contains(shown, "err users")) << option << shown;
+  }
 }
 
 TEST(RunMulti, WorkersHaveTorchrunsEnvironment) {
@@ -273,6 +298,22 @@ TEST(RunFault, AClosedReaderEndsTheWorkersAsWithoutALauncher) {
   const Finished end = launcher.finish();
   EXPECT_EQ(end.exit_code, 128 + SIGPIPE);
   EXPECT_TRUE(contains(end.err, "signal SIGPIPE")) << end.err;
+  EXPECT_TRUE(launcher.wait_until_no_descendant());
+}
+
+TEST(RunFault, AClosedReaderIsAnErrorOfWritesWhereSigpipeIsIgnored) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  Process::Settings settings;
+  settings.stdout_fd = ends[1];
+  Process launcher(job(2, "[ $RANK = 0 ] || exec sleep 600; trap '' PIPE; while echo y; do sleep 0.01; done; exit 9"),
+                   settings);
+  close(ends[1]);
+  char byte = 0;
+  ASSERT_EQ(read(ends[0], &byte, 1), 1);
+  close(ends[0]);
+  const Finished end = launcher.finish();
+  EXPECT_EQ(end.exit_code, 9) << end.err;
   EXPECT_TRUE(launcher.wait_until_no_descendant());
 }
 

@@ -95,9 +95,9 @@ TEST(WorkerEnvironment, AsksForHugePagesUnlessTheUserHasDecided) {
 }
 
 TEST(WorkerEnvironment, ATerminalThatNobodyLooksAtIsDumb) {
-  std::vector<std::string> environment{"TERM=xterm-256color", "TERMINFO=/x", "COLORTERM=truecolor"};
-  use_no_colors(environment);
-  EXPECT_EQ(environment, (std::vector<std::string>{"TERMINFO=/x", "TERM=dumb"}));
+  std::vector<std::string> environment{"TERM=xterm-256color", "PAGER=less", "TERMINFO=/x", "COLORTERM=truecolor"};
+  use_dumb_terminal(environment);
+  EXPECT_EQ(environment, (std::vector<std::string>{"PAGER=less", "TERMINFO=/x", "TERM=dumb", "GIT_PAGER=cat"}));
 }
 
 TEST(WorkerEnvironment, AtLeastOneThread) {

@@ -10,6 +10,11 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
+
+#include "launch/output/background_writer.h"
+#include "launch/output/console.h"
+#include "launch/output/worker_stream.h"
 
 namespace lockstep::launch {
 namespace {
@@ -33,35 +38,43 @@ void write_all(int fd, std::string_view bytes) {
   }
 }
 
-TEST(Pty, BytesPassUnchanged) {
-  Pty pty = open_pty().value();
-  EXPECT_EQ(isatty(pty.writer.get()), 1);
+class PtyTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    Result<Pty> made = open_pty();
+    ASSERT_TRUE(made.ok()) << "this test needs a pseudo-terminal: " << made.status().message();
+    pty_ = std::move(made.value());
+  }
+
+  Pty pty_;
+};
+
+TEST_F(PtyTest, BytesPassUnchanged) {
+  EXPECT_EQ(isatty(pty_.writer.get()), 1);
   std::string bytes;
   for (int i = 0; i < 1 << 20; ++i) bytes += static_cast<char>(i * 7 + i / 256);
   std::thread writer([&] {
-    write_all(pty.writer.get(), bytes);
-    pty.writer.reset();
+    write_all(pty_.writer.get(), bytes);
+    pty_.writer.reset();
   });
-  EXPECT_TRUE(read_to_the_end(pty.reader.get()) == bytes);
+  EXPECT_TRUE(read_to_the_end(pty_.reader.get()) == bytes);
   writer.join();
 }
 
-TEST(Pty, WhatIsWrittenBeforeTheEndIsStillRead) {
-  Pty pty = open_pty().value();
-  write_all(pty.writer.get(), "the last line\n");
-  pty.writer.reset();
-  EXPECT_EQ(read_to_the_end(pty.reader.get()), "the last line\n");
+TEST_F(PtyTest, WhatIsWrittenBeforeTheEndIsStillRead) {
+  write_all(pty_.writer.get(), "the last line\n");
+  pty_.writer.reset();
+  EXPECT_EQ(read_to_the_end(pty_.reader.get()), "the last line\n");
 }
 
-TEST(Pty, ManyLinesOfTheCLibraryComeInOrderAndEachAtItsEnd) {
-  constexpr int kLines = 400'000;
-  Pty pty = open_pty().value();
-  std::FILE* const file = fdopen(pty.writer.get(), "w");
+TEST_F(PtyTest, ManyLinesOfTheCLibraryComeInOrderAndEachAtItsEnd) {
+  constexpr int kLines = 20'000;
+  std::FILE* const file = fdopen(pty_.writer.get(), "w");
   ASSERT_NE(file, nullptr);
-  static_cast<void>(pty.writer.release());
+  static_cast<void>(pty_.writer.release());
   std::fputs("a line\nand a half", file);
   std::array<char, 64> first{};
-  EXPECT_EQ(read(pty.reader.get(), first.data(), first.size()), 7);  // the half waits in the library's buffer
+  EXPECT_EQ(read(pty_.reader.get(), first.data(), first.size()), 7);  // the half waits in the library's buffer
   std::thread writer([file] {
     std::fputc('\n', file);
     for (int i = 0; i < kLines; ++i) std::fprintf(file, "%d\n", i);
@@ -69,20 +82,42 @@ TEST(Pty, ManyLinesOfTheCLibraryComeInOrderAndEachAtItsEnd) {
   });
   std::string expected = "and a half\n";
   for (int i = 0; i < kLines; ++i) expected += std::to_string(i) + "\n";
-  EXPECT_TRUE(read_to_the_end(pty.reader.get()) == expected);
+  EXPECT_TRUE(read_to_the_end(pty_.reader.get()) == expected);
   writer.join();
 }
 
-TEST(Pty, AWriteToNobodyIsAnErrorWithoutASignal) {
-  Pty pty = open_pty().value();
-  pty.reader.reset();
-  EXPECT_EQ(write(pty.writer.get(), "x", 1), -1);
+TEST_F(PtyTest, AWriteToNobodyIsAnErrorWithoutASignal) {
+  pty_.reader.reset();
+  EXPECT_EQ(write(pty_.writer.get(), "x", 1), -1);
   EXPECT_EQ(errno, EIO);
 }
 
-TEST(Pty, NoProgramInheritsIt) {
-  const Pty pty = open_pty().value();
-  for (const Fd* fd : {&pty.reader, &pty.writer}) EXPECT_EQ(fcntl(fd->get(), F_GETFD), FD_CLOEXEC);
+TEST_F(PtyTest, NoProgramInheritsIt) {
+  for (const Fd* fd : {&pty_.reader, &pty_.writer}) EXPECT_EQ(fcntl(fd->get(), F_GETFD), FD_CLOEXEC);
+}
+
+TEST_F(PtyTest, OnlyWhatIsWrittenAfterTheConsolesReaderHasLeftIsInVain) {
+  std::array<int, 2> ends{-1, -1};
+  ASSERT_EQ(pipe2(ends.data(), O_CLOEXEC), 0);
+  Fd consoles_reader(ends[0]);
+  const Fd consoles_end(ends[1]);
+  Console console(BackgroundWriter::start(consoles_end.get()).value(), false);
+  WorkerStream stream(std::move(pty_.reader), nullptr,
+                      {.console = &console, .close_with_console = true, .terminal = true});
+  write_all(pty_.writer.get(), "early\n");
+  consoles_reader.reset();
+  console.say("to nobody");
+  console.flush();
+  while (!console.closed()) std::this_thread::yield();
+  EXPECT_TRUE(stream.wants_read());
+  EXPECT_FALSE(stream.read_some());
+  EXPECT_FALSE(stream.written_in_vain());
+  write_all(pty_.writer.get(), "late\n");
+  EXPECT_TRUE(stream.wants_read());
+  EXPECT_TRUE(stream.read_some());
+  EXPECT_TRUE(stream.written_in_vain());
+  stream.told();
+  EXPECT_FALSE(stream.written_in_vain());
 }
 
 }  // namespace

@@ -50,9 +50,10 @@ void keep_freed_memory(std::vector<std::string>& environment);
 // without: a step of an MLP of 6 million weights took 1.15 times as long, one of ResNet-18 equally long.
 void use_huge_pages(std::vector<std::string>& environment);
 
-// For a worker whose stdout is a terminal that nobody looks at, because the output goes on to a file or a pipe: sets
-// TERM=dumb and removes COLORTERM, so that programs print neither colours nor movements of the cursor.
-void use_no_colors(std::vector<std::string>& environment);
+// For a worker whose stdout is a terminal that nobody looks at, because its lines get a prefix or go on to a file: sets
+// TERM=dumb and removes COLORTERM, so that programs print neither colours nor movements of the cursor. Sets PAGER and
+// GIT_PAGER to `cat` unless the user has set them, so that no pager waits for keys.
+void use_dumb_terminal(std::vector<std::string>& environment);
 
 // `inherited` ("NAME=value" entries) with `variables` added. If both have a name, `variables` wins. Keeps the order.
 std::vector<std::string> merge_environment(std::span<const std::string> inherited, const Variables& variables);

@@ -93,7 +93,6 @@ Status Relay::connect_stream(const JobOptions& options, const JobSpec& job, int 
   LOCKSTEP_ASSIGN_OR_RETURN(Fd channel, make_channel(settings));
   fd = workers_ends_.back().get();
   const bool terminal = settings.terminal;
-  if (terminal && (to_file || !console.terminal())) use_no_colors(command.environment);
   auto log = to_file ? logs_->add(std::move(file.fd), file.path) : nullptr;
   streams_.push_back(std::make_unique<WorkerStream>(std::move(channel), std::move(log), std::move(settings)));
   if (terminal) terminals_[local_rank] = streams_.back().get();
@@ -103,7 +102,10 @@ Status Relay::connect_stream(const JobOptions& options, const JobSpec& job, int 
 Status Relay::connect(const JobOptions& options, const JobSpec& job, int local_rank, Command& command) {
   stderr_.emplace_back();
   LOCKSTEP_RETURN_IF_ERROR(connect_stream(options, job, local_rank, Streams::kOut, command));
-  return connect_stream(options, job, local_rank, Streams::kErr, command);
+  LOCKSTEP_RETURN_IF_ERROR(connect_stream(options, job, local_rank, Streams::kErr, command));
+  const bool shows_stderr = command.stderr_fd == STDERR_FILENO && consoles_.err().terminal();
+  if (terminals_.contains(local_rank) && !shows_stderr) use_dumb_terminal(command.environment);
+  return {};
 }
 
 void Relay::started() {
@@ -130,10 +132,10 @@ void Relay::serve() {
   consoles_.flush();
 }
 
-std::vector<int> Relay::take_writers_in_vain() {
+std::vector<int> Relay::writers_in_vain() const {
   std::vector<int> workers;
   for (const auto& [local_rank, stream] : terminals_) {
-    if (stream->take_written_in_vain()) workers.push_back(local_rank);
+    if (stream->written_in_vain()) workers.push_back(local_rank);
   }
   return workers;
 }

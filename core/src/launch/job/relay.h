@@ -28,21 +28,23 @@ class Relay {
   Relay& operator=(const Relay&) = delete;
 
   // Decides where the worker's output goes, opens pipes, pseudo-terminals and files, and sets the command's
-  // descriptors. Sets TERM=dumb if stdout is a pseudo-terminal whose output goes elsewhere than to the launcher's own
-  // terminal. Waits for a folder that does not answer until a signal comes: kAborted.
+  // descriptors. Sets TERM=dumb if stdout is a pseudo-terminal: its lines get a prefix or go to a file. A worker whose
+  // stderr is the launcher's own terminal keeps TERM, because the user looks at this stderr. Waits for a folder that
+  // does not answer until a signal comes: kAborted.
   Status connect(const JobOptions& options, const JobSpec& job, int local_rank, Command& command);
   // To call when the workers run: closes the descriptors of which they have copies.
   void started();
 
   void add_to(std::vector<pollfd>& polled);
-  // Reads all pipes and shows partial lines that are due.
+  // Reads all streams and shows partial lines that are due.
   void serve();
   // The workers, by local rank, that have written to their pseudo-terminals after the reader of the launcher's stdout
-  // had left. They are to get SIGPIPE. Each is named once.
-  std::vector<int> take_writers_in_vain();
+  // had left. They are to get SIGPIPE. A worker is named until told() says that the signal was sent.
+  std::vector<int> writers_in_vain() const;
+  void told(int local_rank) { terminals_.at(local_rank)->told(); }
   // When the next partial line is due; never: there is none.
   Deadline next_due() const;
-  // To call when no worker lives: relays the rest in the pipes.
+  // To call when no worker lives: relays the rest of all streams.
   void drain();
 
   // The last lines of a worker's stderr; nullopt if the launcher did not see it. Gives up on its file as LogFiles does.
@@ -50,7 +52,7 @@ class Relay {
 
  private:
   struct Source {
-    std::unique_ptr<Tail> tail;  // if stderr is read from a pipe
+    std::unique_ptr<Tail> tail;  // if the launcher reads stderr
     std::string path;            // if stderr goes to this file only
   };
   struct OpenFile {

@@ -77,11 +77,13 @@ void use_huge_pages(std::vector<std::string>& environment) {
   environment.push_back(fmt::format("{}={}{}{}=1", kTunables, before, before.empty() ? "" : ":", kHugePages));
 }
 
-void use_no_colors(std::vector<std::string>& environment) {
+void use_dumb_terminal(std::vector<std::string>& environment) {
   for (const char* name : {"TERM", "COLORTERM"}) {
     std::erase_if(environment, [&](const std::string& entry) { return entry.starts_with(fmt::format("{}=", name)); });
   }
   environment.emplace_back("TERM=dumb");
+  if (find_variable(environment, "PAGER") == nullptr) environment.emplace_back("PAGER=cat");
+  if (find_variable(environment, "GIT_PAGER") == nullptr) environment.emplace_back("GIT_PAGER=cat");
 }
 
 std::vector<std::string> current_environment() {

@@ -128,7 +128,9 @@ Result<bool> WorkerGroup::step(ProcessTree& tree) {
   const auto waited = poll_until(polled, earlier(due, look_at_));
   LOCKSTEP_RETURN_IF_ERROR(waited.status().with_context("cannot wait for the workers"));
   relay_.serve();
-  for (const int local_rank : relay_.take_writers_in_vain()) (void)tree.signal(SIGPIPE, local_rank);
+  for (const int local_rank : relay_.writers_in_vain()) {
+    if (tree.signal(SIGPIPE, local_rank).ok()) relay_.told(local_rank);
+  }
   LOCKSTEP_RETURN_IF_ERROR(take_exits(tree));
   serve_nodes(tree);
   if (polled[1].revents != 0) pass_on_signal(tree);
@@ -220,7 +222,7 @@ void WorkerGroup::begin_stop(ProcessTree& tree, int signal_number) {
   (void)tree.signal(signal_number);
 }
 
-// The tail of stderr goes with the news, so what is in the pipes is read first.
+// The tail of stderr goes with the news, so what the workers have written is read first.
 void WorkerGroup::stop_after_failure(ProcessTree& tree) {
   begin_stop(tree, SIGTERM);
   if (nodes_ == nullptr) return;

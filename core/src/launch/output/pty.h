@@ -13,8 +13,9 @@ struct Pty {
 };
 
 // Bytes pass unchanged. The terminal sends no signals, and does not become a process's controlling terminal unless a
-// session leader opens it by its name. Both descriptors are closed on exec. An error: the system gives no
-// pseudo-terminals to this process, as in some containers, or all of them are in use (/proc/sys/kernel/pty/max).
+// session leader opens it by its name to read and write. Both descriptors are closed on exec. An error: the system
+// gives no pseudo-terminals to this process, as in some containers, or all of them are in use
+// (/proc/sys/kernel/pty/max).
 Result<Pty> open_pty();
 
 }  // namespace lockstep::launch

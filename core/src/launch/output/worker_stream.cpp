@@ -9,29 +9,38 @@
 
 namespace lockstep::launch {
 
-WorkerStream::WorkerStream(Fd pipe, std::unique_ptr<LogFile> log, Settings settings)
-    : pipe_(std::move(pipe)), log_(std::move(log)), settings_(std::move(settings)) {
-  fcntl(pipe_.get(), F_SETFL, O_NONBLOCK);
+WorkerStream::WorkerStream(Fd reader, std::unique_ptr<LogFile> log, Settings settings)
+    : reader_(std::move(reader)), log_(std::move(log)), settings_(std::move(settings)) {
+  fcntl(reader_.get(), F_SETFL, O_NONBLOCK);
 }
 
 bool WorkerStream::wants_read() {
-  if (!pipe_.valid() || (log_ != nullptr && log_->full())) return false;
+  if (!reader_.valid() || (log_ != nullptr && log_->full())) return false;
   const Console* console = settings_.console;
   if (console == nullptr) return true;
-  if (console->closed() && ends_with_console() && !settings_.terminal) {
-    pipe_.reset();
-    return false;
+  if (console->closed() && ends_with_console()) {
+    if (!settings_.terminal) {
+      reader_.reset();
+      return false;
+    }
+    if (!std::exchange(console_left_, true)) drop_what_is_written();
   }
   return !console->full();
 }
 
-bool WorkerStream::take_written_in_vain() {
-  return written_in_vain_ && !std::exchange(told_, true);
+void WorkerStream::drop_what_is_written() {
+  // A pseudo-terminal holds less. If the worker writes on meanwhile, there is no end.
+  constexpr std::size_t kMostHeld = std::size_t{256} << 10;
+  std::array<char, 64 * 1024> buffer;
+  std::size_t dropped = 0;
+  for (ssize_t size = 0; dropped < kMostHeld && (size = read(reader_.get(), buffer.data(), buffer.size())) > 0;) {
+    dropped += static_cast<std::size_t>(size);
+  }
 }
 
 bool WorkerStream::read_some() {
   std::array<char, 64 * 1024> buffer;
-  const ssize_t size = read(pipe_.get(), buffer.data(), buffer.size());
+  const ssize_t size = read(reader_.get(), buffer.data(), buffer.size());
   if (size > 0) {
     take(std::string_view(buffer.data(), static_cast<std::size_t>(size)));
     return true;
@@ -46,7 +55,8 @@ void WorkerStream::take(std::string_view bytes) {
   if (log_ != nullptr) log_->append(bytes);
   if (settings_.console == nullptr) return;
   if (settings_.console->closed()) {
-    written_in_vain_ = settings_.terminal && ends_with_console();
+    written_in_vain_ = written_in_vain_ || console_left_;
+    if (told_at_ && Clock::now() >= *told_at_ + kTimeToEnd) reader_.reset();
     return;
   }
   if (settings_.style == Style::kRaw) {
@@ -101,7 +111,7 @@ void WorkerStream::show_partial_if_due(Clock::time_point now) {
 }
 
 void WorkerStream::finish() {
-  pipe_.reset();
+  reader_.reset();
   log_.reset();
   if (partial_.empty()) return;
   settings_.console->line(this, settings_.prefix, visible_part(partial_));

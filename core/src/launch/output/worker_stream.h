@@ -22,6 +22,8 @@ class WorkerStream {
   // A partial line is shown after this time, or when it reaches this length.
   static constexpr std::chrono::milliseconds kPartialDelay{200};
   static constexpr std::size_t kPartialBytes = std::size_t{64} << 10;
+  // For SIGPIPE to reach a worker, by way of the supervisor, before its writes fail.
+  static constexpr std::chrono::seconds kTimeToEnd{1};
 
   enum class Style {
     kRaw,       // bytes unchanged: for a single worker
@@ -39,37 +41,43 @@ class WorkerStream {
   };
 
   // `log`: nullptr for none.
-  WorkerStream(Fd pipe, std::unique_ptr<LogFile> log, Settings settings);
+  WorkerStream(Fd reader, std::unique_ptr<LogFile> log, Settings settings);
 
-  int fd() const { return pipe_.get(); }
-  bool open() const { return pipe_.valid(); }
-  // Whether to read now: the pipe is open, and the console and the log file have room. If the console's reader has
-  // closed its end, this closes the pipe: the worker's next write gets SIGPIPE, as it would without a launcher. A
-  // pseudo-terminal stays open, because a write to a closed one is an error that many programs ignore.
+  int fd() const { return reader_.get(); }
+  bool open() const { return reader_.valid(); }
+  // Whether to read now: the stream is open, and the console and the log file have room. If the console's reader has
+  // closed its end, this closes a pipe: the worker's next write gets SIGPIPE, as it would without a launcher. A
+  // pseudo-terminal stays open, because a write to a closed one is an error that many programs ignore. What the worker
+  // has written to it until now is dropped.
   bool wants_read();
-  // True once, after the worker has written to its pseudo-terminal what nobody reads: it is to get SIGPIPE.
-  bool take_written_in_vain();
+  // Whether the worker has written to its pseudo-terminal after the console's reader had left: it is to get SIGPIPE.
+  bool written_in_vain() const { return written_in_vain_ && !told_at_; }
+  // To call when the worker has been sent SIGPIPE. If the worker still writes after kTimeToEnd, the pseudo-terminal is
+  // closed, and the worker's next write gets EIO.
+  void told() { told_at_ = Clock::now(); }
   // Reads at most one buffer. Returns whether it read anything.
   bool read_some();
   // When the partial line must be shown; nullopt: none is waiting.
   std::optional<Clock::time_point> partial_due() const;
   void show_partial_if_due(Clock::time_point now);
-  // Shows an incomplete last line, closes the pipe and releases the log file.
+  // Shows an incomplete last line, closes the stream and releases the log file.
   void finish();
 
  private:
   void take(std::string_view bytes);
   void take_lines(std::string_view bytes);
+  void drop_what_is_written();
   // Whether a worker that writes after the console's reader has left gets SIGPIPE.
   bool ends_with_console() const { return settings_.close_with_console && log_ == nullptr; }
 
-  Fd pipe_;
+  Fd reader_;  // the end of a pipe or a pseudo-terminal from which the worker's output is read
   std::unique_ptr<LogFile> log_;
   Settings settings_;
   std::string partial_;
   bool has_progress_ = false;     // partial_ holds a '\r'
+  bool console_left_ = false;     // what was written to a pseudo-terminal before the console's reader left is dropped
   bool written_in_vain_ = false;  // to a pseudo-terminal, after the console's reader had left
-  bool told_ = false;             // that it was written in vain
+  std::optional<Clock::time_point> told_at_;
   Clock::time_point partial_since_;
 };
 
