@@ -197,9 +197,12 @@ TEST(HostsFault, AJobThatCanDoWithoutAHostMayEndWell) {
   const Finished end =
       run_program(on_hosts("localhost,b", ssh, {"--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=0", "true"}));
   EXPECT_EQ(end.exit_code, 0) << end.err;
-  const Finished failed = run_program(
-      on_hosts("localhost,b", ssh, {"--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=0", "sh", "-c", "exit 3"}));
-  EXPECT_EQ(failed.exit_code, 3) << failed.err;
+  for (const char* command : {"exit 255", "sleep 0.3; exit 255"}) {  // before the job fails, and after it
+    const Finished failed =
+        run_program(on_hosts("localhost,b", fake_ssh(folder, command),
+                             {"--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=0", "sh", "-c", "exit 3"}));
+    EXPECT_EQ(failed.exit_code, 3) << failed.err;
+  }
 }
 
 TEST(HostsMulti, TorchrunsVariablesHoldForAllHosts) {

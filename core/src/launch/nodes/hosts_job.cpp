@@ -145,12 +145,13 @@ class HostsJob {
   std::vector<Fd> launchers_ends_;
   std::vector<std::unique_ptr<WorkerStream>> streams_;
   int alive_ = 0;
-  int code_ = 0;  // of the failure that has ended the job, or of the last one before
+  int code_ = 0;  // of the last launcher that has failed and could say why; of the last one if none could
   int signal_ = 0;
   bool over_ = false;
   bool went_well_ = false;
-  Tail said_;               // the end of what all launchers have written to stderr
-  std::string unsaid_end_;  // how the first launcher that failed has ended; empty: none has, or its end was told
+  Tail said_;                    // the end of what all launchers have written to stderr
+  bool is_code_of_loss_ = true;  // whether code_ is 0 or that of a launcher that could not say why it ended
+  std::string unsaid_end_;       // how the first launcher that failed has ended; empty: none has, or its end was told
   std::optional<Deadline> kill_at_;
 };
 
@@ -279,7 +280,9 @@ void HostsJob::take_exit(const Exit& exit) {
   const bool tells = silent && (!ends || exit.index == 0);
   if (tells) consoles_.err().say("lockstep: " + what);
   if (code_ == 0 && !tells) unsaid_end_ = what;
-  code_ = exit_code_of(exit);
+  // The loss of a host does not hide the code with which the job itself has failed on another host.
+  if (!silent || is_code_of_loss_) code_ = exit_code_of(exit);
+  is_code_of_loss_ = is_code_of_loss_ && silent;
   over_ = ends;
   if (ends) end_job(code_, what);
 }
