@@ -57,8 +57,9 @@ class GroupBackend : public c10d::Backend, public BackendCapabilities {
                                           const c10::intrusive_ptr<Options>& opts) final;
 
   // Makes a second group of the same ranks. This library's own collectives run in the twin, so that they cannot be
-  // mistaken for the program's. When one of the two groups breaks, the other breaks too. Collective over the group; if
-  // the group is broken, or breaks meanwhile, each member gets the error that broke it. Errors show `name`.
+  // mistaken for the program's. When one of the two groups breaks, the other breaks too. Collective over the group.
+  // If the group is broken, throws the error that broke it. Members that already wait for one another get that error
+  // too where the backend can see it (ProcessGroupLockstep can), else a timeout. Errors show `name`.
   c10::intrusive_ptr<c10d::Backend> make_twin(const std::string& name);
 
   // A view of `store`, for these ranks of this group to make another group: a wait for a key fails with kPeerFailed
