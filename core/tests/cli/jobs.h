@@ -1,10 +1,12 @@
 // Shared by the tests that start `lockstep run`.
 #pragma once
 
+#include <algorithm>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "support/process.h"
 #include "support/read_file.h"
 
 namespace lockstep::test {
@@ -16,6 +18,22 @@ inline std::vector<std::string> job(int workers, const std::string& script,
   words.insert(words.end(), options.begin(), options.end());
   words.insert(words.end(), {"sh", "-c", script});
   return words;
+}
+
+// Runs this script as several workers to its end.
+inline Finished run_job(int workers, const std::string& script, const std::vector<std::string>& options = {}) {
+  return run_program(job(workers, script, options));
+}
+
+using Lines = std::vector<std::string>;
+
+// The lines of all ranks, in an order that does not depend on who was first.
+inline Lines sorted_lines(const std::string& text) {
+  Lines lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  std::sort(lines.begin(), lines.end());
+  return lines;
 }
 
 inline bool contains(const std::string& text, const std::string& part) {
