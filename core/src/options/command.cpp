@@ -129,7 +129,8 @@ class Reader {
       if (is_list(key.field())) return {};
       names.push_back(key.name());
     }
-    if (key_words_.size() <= names.size()) return {};
+    const bool asks_for_help = std::find(plain_.begin(), plain_.end(), kHelp) != plain_.end();
+    if (asks_for_help || key_words_.size() <= names.size()) return {};
     return mistake(
         fmt::format("expected {} alone, found {} too", fmt::join(names, " "), shown(key_words_[names.size()])));
   }
