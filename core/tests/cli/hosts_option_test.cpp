@@ -189,6 +189,11 @@ TEST(HostsFault, ACommandThatFailsWithoutAWordIsNamed) {
     EXPECT_EQ(end.exit_code, 3) << end.err;
     EXPECT_TRUE(contains(end.err, " ended with exit code 3\n")) << end.err;
   }
+  // Another host's word does not say why host b failed.
+  const std::string ssh =
+      fake_ssh(folder, "[ $1 = b ] || echo welcome >&2; sleep 0.2; [ $1 = b ] || sleep 0.3; exit 3");
+  const Finished end = run_program(on_hosts("b,c", ssh, {"true"}));
+  EXPECT_TRUE(contains(end.err, "the launcher on host b ended with exit code 3\n")) << end.err;
 }
 
 TEST(HostsFault, AJobThatCanDoWithoutAHostMayEndWell) {

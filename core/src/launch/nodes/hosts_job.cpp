@@ -12,6 +12,7 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <deque>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -149,9 +150,10 @@ class HostsJob {
   int signal_ = 0;
   bool over_ = false;
   bool went_well_ = false;
-  Tail said_;                    // the end of what all launchers have written to stderr
-  bool is_code_of_loss_ = true;  // whether code_ is 0 or that of a launcher that could not say why it ended
-  std::string unsaid_end_;       // how the first launcher that failed has ended; empty: none has, or its end was told
+  bool is_code_of_loss_ = true;   // whether no launcher has failed yet, or none of them could say why
+  std::deque<Tail> said_;         // by launcher: the end of what it has written to stderr
+  std::string unsaid_end_;        // how the first launcher that failed has ended; empty: none has, or its end was told
+  std::size_t first_failed_ = 0;  // the launcher of unsaid_end_
   std::optional<Deadline> kill_at_;
 };
 
@@ -199,7 +201,7 @@ Result<Command> HostsJob::command_for(std::size_t number) {
   command.stdin_fd = key.get();
   launchers_ends_.push_back(std::move(key));
   LOCKSTEP_RETURN_IF_ERROR(add_stream(consoles_.out(), command.stdout_fd));
-  LOCKSTEP_RETURN_IF_ERROR(add_stream(consoles_.err(), command.stderr_fd, &said_));
+  LOCKSTEP_RETURN_IF_ERROR(add_stream(consoles_.err(), command.stderr_fd, &said_.emplace_back()));
   LOCKSTEP_ASSIGN_OR_RETURN(command.arguments, command_words(options_, self_, server_->endpoint().text(), number));
   command.executable = self_;
   if (is_this_machine(options_.hosts[number].name)) return command;
@@ -234,7 +236,7 @@ Result<int> HostsJob::run() {
   if (signal_ != 0) return 128 + signal_;
   if (went_well_) return 0;
   // Another command than ssh may fail without a word.
-  if (!unsaid_end_.empty() && said_.lines().empty()) consoles_.err().say("lockstep: " + unsaid_end_);
+  if (!unsaid_end_.empty() && said_[first_failed_].lines().empty()) consoles_.err().say("lockstep: " + unsaid_end_);
   return code_;
 }
 
@@ -279,7 +281,10 @@ void HostsJob::take_exit(const Exit& exit) {
   const bool silent = exit.signal != 0 || exit.code == kSshFailed || exit.code == 126 || exit.code == 127;
   const bool tells = silent && (!ends || exit.index == 0);
   if (tells) consoles_.err().say("lockstep: " + what);
-  if (code_ == 0 && !tells) unsaid_end_ = what;
+  if (code_ == 0 && !tells) {
+    unsaid_end_ = what;
+    first_failed_ = static_cast<std::size_t>(exit.index);
+  }
   // The loss of a host does not hide the code with which the job itself has failed on another host.
   if (!silent || is_code_of_loss_) code_ = exit_code_of(exit);
   is_code_of_loss_ = is_code_of_loss_ && silent;
