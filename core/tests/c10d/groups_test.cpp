@@ -245,7 +245,7 @@ void check_member_with_wrong_options(int rank) {
   };
   expect_told("new_group", "the timeout must be positive", [&] { new_group({.timeout = timeout}); });
   expect_told("split_group", "the timeout must be positive", [&] { split_group(0, 0, nullptr, {.timeout = timeout}); });
-  expect_told("new_group", "the group's name has 70000 characters", [&] { new_group({.name = name}); });
+  expect_told("new_group", "the group's name has 70000 bytes", [&] { new_group({.name = name}); });
   const torch::Tensor ones = torch::ones({1});
   all_reduce(ones, {.group = new_group()});
   all_reduce(ones, {.group = split_group(0)});

@@ -47,7 +47,7 @@ struct InitOptions {
   int world_size = -1;
   // Of joining, and of each operation without a timeout of its own. A shorter timeout finds a lost rank earlier.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
-  // Errors show it, and the ranks find one another by it: the same on all. At most 1024 characters; "" is "world".
+  // Errors show it, and the ranks find one another by it: the same on all. At most 1024 bytes; "" is "world".
   std::string group_name = {};
   // Takes the place of init_method; needs rank and world_size.
   std::shared_ptr<comm::Store> store = {};
@@ -101,7 +101,7 @@ std::vector<int> get_process_group_ranks(const ProcessGroup& group = nullptr);
 struct GroupOptions {
   std::chrono::milliseconds timeout{-1};  // positive; -1: the world's timeout
   // Errors show it; "": made from the members, such as "group{0,1}". The same on all members, because they find one
-  // another by it. At most 1024 characters.
+  // another by it. At most 1024 bytes.
   std::string name = {};
   // As for init_process_group: "nccl", "cpu:lockstep,cuda:nccl", ... "": the backends of the world. The same on all
   // members.

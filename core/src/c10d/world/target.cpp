@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/printable.h"
 #include "c10d/backend/group_errors.h"
 #include "c10d/world/backends.h"
 #include "c10d/world/engine_of.h"
@@ -125,8 +126,8 @@ void check_group_name(const std::string& name, const char* operation) {
   constexpr std::size_t kMost = 1024;
   if (name.size() <= kMost) return;
   throw ArgumentError(ErrorCode::kInvalidArgument,
-                      fmt::format("{}: the group's name has {} characters, expected at most {}; it begins with '{}'",
-                                  operation, name.size(), kMost, name.substr(0, 40)));
+                      fmt::format("{}: the group's name has {} bytes, expected at most {}; it begins with '{}'",
+                                  operation, name.size(), kMost, printable(name.substr(0, 40))));
 }
 
 }  // namespace lockstep

@@ -72,7 +72,7 @@ class Relay {
   std::vector<Fd> workers_ends_;
   std::vector<Fd> workers_files_;
   std::vector<std::unique_ptr<WorkerStream>> streams_;
-  std::map<int, WorkerStream*> terminals_;  // those of streams_ that are pseudo-terminals, by local rank
+  std::map<int, WorkerStream*> terminals_;  // by local rank: the streams_ that are read from pseudo-terminals
   bool said_no_terminals_ = false;
   std::vector<Source> stderr_;  // by local rank
 };

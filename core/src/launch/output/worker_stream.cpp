@@ -45,7 +45,7 @@ bool WorkerStream::read_some() {
     take(std::string_view(buffer.data(), static_cast<std::size_t>(size)));
     return true;
   }
-  // The end of a pipe, or EIO: that of a pseudo-terminal.
+  // A pipe ends with 0, a pseudo-terminal with EIO.
   if (size == 0 || (errno != EAGAIN && errno != EINTR)) finish();
   return false;
 }

@@ -31,23 +31,24 @@ namespace lockstep::nn_detail::by_columns {
 
 // The result as rows, without a bias.
 torch::Tensor convolve(const torch::Tensor& input, const torch::Tensor& weight, const ConvolutionShape& shape);
-// The gradients that follow from that of the rows, contiguous.
+// `rows` is the gradient of the result, as rows. The gradients of input and kernel are contiguous.
 torch::Tensor input_gradient(const torch::Tensor& rows, const torch::Tensor& weight, const ConvolutionShape& shape);
 torch::Tensor weight_gradient(const torch::Tensor& rows, const torch::Tensor& input, const ConvolutionShape& shape);
 
 }  // namespace lockstep::nn_detail::by_columns
 
-// A convolution with a kernel whose channels are last in memory, which those of a kernel of 1x1 always are, as one
-// product of matrices for each tap of the kernel. A tap's part of such a kernel is a matrix as it lies there. Only the
+// A convolution as one product of matrices for each tap of the kernel. The channels of the kernel are last in memory; a
+// kernel of 1x1 always lies so. A tap's part of such a kernel is a matrix as it lies there. Only the
 // pixels that a tap lays on the picture are multiplied: for pictures of 2x2 and a kernel of 3x3 with padding that is
 // less than half of all. All tensors are float and on the CPU; `rows` are {shape.rows(), results}, contiguous.
 namespace lockstep::nn_detail::by_taps {
 
 // The result as rows, without a bias.
 torch::Tensor convolve(const torch::Tensor& input, const torch::Tensor& weight, const ConvolutionShape& shape);
-// The gradient of the input that follows from that of the rows: a row for each pixel, {samples * pixels(), channels}.
+// `rows` is the gradient of the result, as rows. The gradient of the input has a row for each pixel of the input:
+// {samples * pixels(), channels}.
 torch::Tensor input_gradient(const torch::Tensor& rows, const torch::Tensor& weight, const ConvolutionShape& shape);
-// That of the kernel, in its layout.
+// The gradient of the kernel, in the kernel's layout.
 torch::Tensor weight_gradient(const torch::Tensor& rows, const torch::Tensor& input, const ConvolutionShape& shape,
                               torch::MemoryFormat layout);
 
