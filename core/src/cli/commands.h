@@ -22,9 +22,8 @@ void add_job_commands(options::Command& app);
 // `srun lockstep run` needs no option for its nodes: the job runs on all nodes of the Slurm step. In a Slurm step of
 // several tasks every task is a launcher. Fills in what the user has not said: how many nodes there are, this one's
 // number, where they meet, and the job's name. Nothing changes outside of such a step, in a worker of another launcher,
-// with
-// --standalone or --hosts, or where the user says `--nnodes 1`. `nnodes_given`: the user says how many nodes there are.
-// kInvalidArgument: several tasks on a node, or variables of Slurm that contradict one another.
+// with --standalone or --hosts, or where the user says `--nnodes 1`. `nnodes_given`: the user says how many nodes there
+// are. kInvalidArgument: several tasks on a node, or variables of Slurm that contradict one another.
 Status take_nodes_from_slurm(const Environment& environment, bool nnodes_given, RunOptions& options);
 
 }  // namespace lockstep::cli
