@@ -4,10 +4,10 @@
 #include <atomic>
 #include <random>
 
-#include "engine/hierarchical/active_message.h"
-#include "engine/hierarchical/call_board.h"
-#include "engine/hierarchical/open_transport.h"
-#include "engine/hierarchical/step_window.h"
+#include "engine/hierarchical/control_messages.h"
+#include "engine/hierarchical/hierarchical_group.h"
+#include "engine/hierarchical/peers.h"
+#include "engine/hierarchical/step_queue.h"
 
 namespace lockstep::comm {
 namespace {

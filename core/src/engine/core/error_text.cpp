@@ -2,10 +2,42 @@
 
 #include <fmt/format.h>
 
+#include <fstream>
 #include <map>
 #include <string_view>
 
+#include "engine/core/failure.h"
+
 namespace lockstep::comm {
+namespace {
+
+constexpr std::string_view kThen = ". After that ";
+constexpr std::string_view kCut = "...";
+
+}  // namespace
+
+std::string caused(const std::string& cause, const std::string& what) {
+  std::string_view known = cause;
+  if (known.ends_with(kCut)) known.remove_suffix(kCut.size());
+  if (known.empty() || what.starts_with(known)) return what;
+  return cause + std::string(kThen) + what;
+}
+
+std::string first_cause(std::string_view message) {
+  return std::string(message.substr(0, message.find(kThen)));
+}
+
+std::string shortened(std::string_view message, std::size_t bytes) {
+  if (message.size() <= bytes) return std::string(message);
+  std::size_t end = message.rfind(' ', bytes - kCut.size());
+  if (end == std::string_view::npos) end = bytes - kCut.size();
+  // Cuts before kThen, instead of inside it.
+  for (std::size_t then = message.find(kThen); then < end; then = message.find(kThen, then + 1)) {
+    if (end <= then + kThen.size()) end = then;
+  }
+  return std::string(message.substr(0, end)) + std::string(kCut);
+}
+
 namespace {
 
 std::string describe_one(const RequestTerms& terms, const Roster& ranks) {
@@ -93,6 +125,43 @@ Status disagreement(const GroupNames& names, std::uint64_t sequence, Kind kind, 
               "the ranks of group '{}' disagree in collective #{} ({}): {} expects {} bytes from {}, which sends {}",
               names.group, sequence, to_string(kind), names.ranks.name(sizes.to), sizes.wanted,
               names.ranks.name(sizes.from), sizes.sent)};
+}
+
+namespace {
+
+// The pid in this process's namespace; 0 if the process is gone or cannot be seen from here.
+int pid_of(const Fd& process) {
+  std::ifstream info(fmt::format("/proc/self/fdinfo/{}", process.get()));
+  for (std::string word; info >> word;) {
+    int pid = 0;
+    if (word == "Pid:" && info >> pid) return pid < 0 ? 0 : pid;
+  }
+  return 0;
+}
+
+// The state letter in "pid (any name) state ...".
+char state_of(int pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string text;
+  std::getline(file, text);
+  const std::size_t bracket = text.rfind(')');
+  return bracket == std::string::npos || bracket + 2 >= text.size() ? '?' : text[bracket + 2];
+}
+
+}  // namespace
+
+std::string condition_of(const Fd& process) {
+  if (!process.valid()) return {};
+  const int pid = pid_of(process);
+  if (pid == 0) return {};
+  switch (state_of(pid)) {
+    case 'T': return "stopped by a signal";
+    case 't': return "stopped by a debugger";
+    case 'D': return "waiting for a device or file system";
+    case 'Z':
+    case 'X': return "dead";
+    default: return {};
+  }
 }
 
 }  // namespace lockstep::comm

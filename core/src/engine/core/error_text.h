@@ -6,8 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/core/operation.h"
+#include "engine/core/group.h"
 #include "engine/core/request.h"
+#include "lockstep/base/fd.h"
 #include "lockstep/base/status.h"
 #include "store/membership/roster.h"
 
@@ -68,5 +69,10 @@ struct SizeMismatch {
   std::uint64_t wanted;
 };
 Status disagreement(const GroupNames& names, std::uint64_t sequence, Kind kind, const SizeMismatch& sizes);
+
+// What the system says of a process that others wait for, which tells a frozen process from one that computes:
+// "stopped by a signal", "dead" and the like; empty if the process runs, sleeps, or cannot be seen. `process` is a
+// pidfd. This reads files of /proc: use it for error texts, not inside waits.
+std::string condition_of(const Fd& process);
 
 }  // namespace lockstep::comm

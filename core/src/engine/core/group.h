@@ -1,24 +1,99 @@
-// Group: the implementation behind a Communicator. Two engines derive from it: engine/local, for the ranks of one
-// machine, and engine/hierarchical, for the ranks of several. Communicator::create picks one; no other code asks which.
-//
-// There is no progress thread. Operations progress while their rank is inside a call of any group (group_registry.h).
+// What is behind a Communicator (Group) and behind an Operation (Operation::State).
 #pragma once
 
 #include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/core/failure.h"
-#include "engine/core/operation.h"
 #include "engine/core/request.h"
 #include "lockstep/base/deadline.h"
+#include "lockstep/base/fork.h"
 #include "lockstep/base/status.h"
 #include "lockstep/engine/communicator.h"
+#include "lockstep/shm/shared_arena.h"
 #include "store/membership/roster.h"
 
 namespace lockstep::comm {
 
+class Group;
+
+// A send or receive that this rank has called.
+struct Transfer {
+  bool is_send = false;
+  int peer = kAnySource;
+  std::int64_t tag = 0;
+  ConstPiece source;  // of a send
+  Piece target;       // of a receive
+  bool over = false;
+  Status status;
+  int from = -1;                          // of a receive that is over: the sender
+  Operation::State* operation = nullptr;  // that it belongs to; null: a blocking call's
+};
+
+// What a wait remembers from one check for failures to the next.
+struct Watch {
+  std::uint64_t progress = 0;
+  std::chrono::steady_clock::time_point progressed = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point checked = progressed;
+};
+
+// A started operation: a transfer, or a collective, which each engine adds in a derived class.
+class Operation::State {
+ public:
+  explicit State(std::shared_ptr<Group> its_group) : group(std::move(its_group)) {}
+  virtual ~State() = default;
+
+  virtual bool is_over() const { return over.load(std::memory_order_acquire); }
+  virtual std::uint64_t sequence() const { return 0; }  // of a collective
+
+  const Origin origin;
+  const std::shared_ptr<Group> group;
+  Transfer transfer;
+  Communicator::KeepAlive keep_alive;
+  Watch watch;  // used by test(), under the group's lock
+  std::atomic<bool> over{false};
+  Status status;  // valid once over
+};
+
+// ArenaBlock: memory of an arena for one use, such as the staging of an operation; freed with this object.
+class ArenaBlock {
+ public:
+  ArenaBlock() = default;
+  ArenaBlock(ArenaBlock&& other) noexcept
+      : arena_(std::move(other.arena_)), data_(std::exchange(other.data_, nullptr)) {}
+  ArenaBlock& operator=(ArenaBlock&& other) noexcept {
+    std::swap(arena_, other.arena_);
+    std::swap(data_, other.data_);
+    return *this;
+  }
+  ~ArenaBlock() {
+    if (data_ != nullptr) arena_->deallocate(data_);
+  }
+  Status allocate(const std::shared_ptr<SharedArena>& arena, std::size_t bytes,
+                  SharedArena::Pages pages = SharedArena::Pages::kAtOnce) {
+    LOCKSTEP_ASSIGN_OR_RETURN(data_, arena->allocate(bytes, pages));
+    arena_ = arena;
+    return {};
+  }
+  std::byte* data() const { return data_; }
+  // Does not free the memory, because another rank may still use it.
+  void leak() { data_ = nullptr; }
+
+ private:
+  std::shared_ptr<SharedArena> arena_;
+  std::byte* data_ = nullptr;
+};
+
+// Group: the implementation behind a Communicator. Two engines derive from it: engine/local, for the ranks of one
+// machine, and engine/hierarchical, for the ranks of several. Communicator::create picks one; no other code asks which.
+//
+// There is no progress thread. Operations progress while their rank is inside a call of any group (group_registry.h).
 class Group {
  public:
   using KeepAlive = Communicator::KeepAlive;

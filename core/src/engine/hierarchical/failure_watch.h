@@ -7,9 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "call_board.h"
 #include "control_messages.h"
-#include "engine/core/operation.h"
+#include "engine/core/group.h"
 #include "group_context.h"
 #include "peers.h"
 #include "step_queue.h"

@@ -12,20 +12,24 @@
 #include <string>
 #include <vector>
 
-#include "call_board.h"
 #include "control_messages.h"
 #include "engine/core/group.h"
 #include "engine/core/topology.h"
 #include "failure_watch.h"
 #include "group_context.h"
 #include "hierarchical_mailbox.h"
-#include "local_groups.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/engine/communicator.h"
+#include "net/port_guard.h"
 #include "peers.h"
 #include "step_queue.h"
 
 namespace lockstep::comm {
+
+// Whom the transport of `rank` admits: the addresses of the other machines. This machine's own addresses are admitted
+// only if another "machine" of the group shares them (by LOCKSTEP_MACHINE, or as another user), because any user here
+// can use them.
+Admitted admitted_to(const Topology& topology, int rank);
 
 class HierarchicalGroup final : public Group, public std::enable_shared_from_this<HierarchicalGroup> {
  public:

@@ -9,7 +9,7 @@
 #include <optional>
 #include <vector>
 
-#include "active_message.h"
+#include "control_messages.h"
 #include "engine/local/local_group.h"
 #include "group_context.h"
 #include "net/transport.h"

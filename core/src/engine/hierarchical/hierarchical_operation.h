@@ -1,21 +1,44 @@
-// HierarchicalOperation: a collective of a group that spans machines, from the meeting of its ranks to its results. It
-// says which steps remain; StepQueue carries them out.
+// A collective of a group that spans machines.
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <deque>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "call.h"
-#include "engine/core/operation.h"
+#include "engine/core/group.h"
+#include "engine/core/request.h"
 #include "group_context.h"
-#include "integer_mean.h"
 #include "lockstep/engine/communicator.h"
 #include "step.h"
 
 namespace lockstep::comm {
 
+// IntegerMean: means of integers between machines. Machines exchange sums, which would overflow 8, 16 or 32 bits.
+// Therefore such an operation works on copies of 64 bits.
+class IntegerMean {
+ public:
+  static bool is_needed(const Request& request);
+
+  // Copies the inputs. `sizes` are in bytes; they are changed to the sizes of the copies.
+  IntegerMean(const Request& request, std::span<SizeEntry> sizes);
+
+  // The same operation on the copies.
+  const Request& request() const { return widened_; }
+  // After the operation: converts the results to the outputs of `request`.
+  void finish(const Request& request) const;
+
+ private:
+  Request widened_;
+  std::vector<std::int64_t> inputs_;
+  std::vector<std::int64_t> output_;
+};
+
+// HierarchicalOperation: a collective of a group that spans machines, from the meeting of its ranks to its results. It
+// says which steps remain; StepQueue carries them out.
 struct HierarchicalOperation {
   // Its first step is the meeting.
   HierarchicalOperation(const GroupContext& context, Request its_request, std::uint64_t its_sequence);

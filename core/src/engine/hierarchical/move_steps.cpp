@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/arithmetic.h"
-#include "engine/core/arena_block.h"
+#include "engine/core/group.h"
 #include "lockstep/reduce/reduce.h"
 #include "step.h"
 

@@ -2,17 +2,173 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <set>
+#include <span>
+#include <string>
 #include <thread>
+#include <vector>
 
-#include "address_exchange.h"
-#include "engine/core/drain_timeout.h"
+#include "base/random.h"
 #include "engine/core/error_text.h"
 #include "engine/core/group_registry.h"
+#include "engine/core/timing.h"
+#include "engine/core/topology.h"
 #include "hierarchical_group.h"
-#include "open_transport.h"
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/environment.h"
+#include "lockstep/base/log.h"
+#include "lockstep/store/store.h"
+#include "net/network_interface.h"
+#include "net/transport.h"
+#include "net/ucx/ucx_transport.h"
+#include "store/membership/roster.h"
+#include "store/tcp/status_text.h"
 
 namespace lockstep::comm {
+namespace {
+
+// AddressExchange: how the ranks of a group that spans machines learn from the store where the others are. Only members
+// of the job can read the store. Rank 0's token becomes the group's token.
+class AddressExchange {
+ public:
+  AddressExchange(Store& store, const Topology& topology, const GroupNames& names)
+      : store_(store), topology_(topology), names_(names) {}
+
+  // Publishes the address of `rank`, and introduces the ranks of other machines to its transport. Returns the group's
+  // token. Collective over the group. An error names the ranks that did not come.
+  Result<std::string> run(int rank, Transport& transport, Deadline deadline) const;
+  // Publishes why `rank` has no address. The ranks that wait for it then fail with this reason.
+  void refuse(int rank, const Status& why) const;
+  // What the ranks leave in the store.
+  static std::vector<std::string> keys(const std::string& group, int group_size);
+
+ private:
+  Status introduce(int rank, const std::vector<Bytes>& published, Transport& transport) const;
+  Status who_did_not_publish(const Status& why) const;
+
+  Store& store_;
+  const Topology& topology_;
+  const GroupNames names_;
+};
+
+constexpr std::size_t kTokenBytes = 16;
+const std::string kRefusal = "refused ";
+constexpr auto kAddressGrace = std::chrono::seconds(2);
+
+std::string address_key(const std::string& group, int rank) {
+  return fmt::format("lockstep/{}/address/{}", group, rank);
+}
+
+// Why a rank has no address, if this was published in its place.
+Status refusal_in(const Bytes& published) {
+  if (!published.starts_with(kRefusal)) return {};
+  return status_from(std::string_view(published).substr(kRefusal.size()));
+}
+
+Result<std::string> random_token() {
+  std::string token(kTokenBytes, '\0');
+  LOCKSTEP_RETURN_IF_ERROR(fill_random(std::as_writable_bytes(std::span(token))));
+  return token;
+}
+
+std::vector<std::string> AddressExchange::keys(const std::string& group, int group_size) {
+  std::vector<std::string> keys;
+  keys.reserve(group_size);
+  for (int rank = 0; rank < group_size; ++rank) keys.push_back(address_key(group, rank));
+  return keys;
+}
+
+void AddressExchange::refuse(int rank, const Status& why) const {
+  (void)store_.set(address_key(names_.group, rank), kRefusal + to_text(why));
+}
+
+Result<std::string> AddressExchange::run(int rank, Transport& transport, Deadline deadline) const {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string token, random_token());
+  const std::string address = transport.address();
+  if (address.empty()) return Status(ErrorCode::kUnavailable, transport.describe() + " has no address for others");
+  LOCKSTEP_RETURN_IF_ERROR(store_.set(address_key(names_.group, rank), token + address));
+  // A little longer than the ranks of another machine wait for one another, because they know who is missing there.
+  auto all =
+      store_.multi_get(keys(names_.group, topology_.size()), Deadline::after(deadline.remaining() + kAddressGrace));
+  if (all.status().code() == ErrorCode::kTimeout) return who_did_not_publish(all.status());
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Bytes> published, std::move(all));
+  LOCKSTEP_RETURN_IF_ERROR(introduce(rank, published, transport));
+  return published[0].substr(0, kTokenBytes);
+}
+
+Status AddressExchange::introduce(int rank, const std::vector<Bytes>& published, Transport& transport) const {
+  for (int other = 0; other < topology_.size(); ++other) {
+    LOCKSTEP_RETURN_IF_ERROR(refusal_in(published[other]).with_context(names_.ranks.name(other)));
+    if (published[other].size() <= kTokenBytes) {
+      return {ErrorCode::kCorrupt, fmt::format("what {} published is no address", names_.ranks.name(other))};
+    }
+    if (topology_.machine_of(other) != topology_.machine_of(rank))
+      transport.introduce(other, published[other].substr(kTokenBytes));
+  }
+  return {};
+}
+
+Status AddressExchange::who_did_not_publish(const Status& why) const {
+  std::vector<int> silent;
+  for (int rank = 0; rank < topology_.size(); ++rank) {
+    const std::array<std::string, 1> key{address_key(names_.group, rank)};
+    const auto there = store_.check(key);
+    if (!there.ok()) return why;
+    if (!there.value()) {
+      silent.push_back(rank);
+      continue;
+    }
+    LOCKSTEP_ASSIGN_OR_RETURN(const Bytes published, store_.get(key[0], Deadline::after(kAddressGrace)));
+    LOCKSTEP_RETURN_IF_ERROR(refusal_in(published).with_context(names_.ranks.name(rank)));
+  }
+  if (silent.empty()) return why;
+  return {why.code(),
+          fmt::format("{} did not say where to reach them", ranks_with_hosts(topology_, names_.ranks, silent))};
+}
+
+// The interface by which other machines reach this one: the one that leads to the store, which every rank has reached;
+// else the one that leads to MASTER_ADDR.
+NetworkInterface find_interface(const Store& store) {
+  if (const std::string address = store.local_address(); !address.empty()) {
+    if (auto found = interface_with_address(address); found.ok()) return found.value();
+  }
+  if (const auto master = Environment::of_process().get("MASTER_ADDR")) {
+    auto found = interface_towards(*master);
+    if (found.ok()) return found.value();
+    static std::atomic<bool> said{false};  // by a group before
+    if (said.exchange(true)) return {};
+    log::warning(
+        fmt::format("no interface towards MASTER_ADDR {}: {}; UCX chooses one", *master, found.status().message()));
+  }
+  return {};
+}
+
+// Opens the port of `rank`, on the interface that leads to the store if there is one.
+Result<std::unique_ptr<Transport>> open_transport(const Store& store, const Topology& topology, int rank,
+                                                  ActiveMessageHandler handler) {
+  return open_ucx(find_interface(store), admitted_to(topology, rank), std::move(handler));
+}
+
+}  // namespace
+
+Admitted admitted_to(const Topology& topology, int rank) {
+  const std::vector<std::string>& own = topology.member(rank).addresses;
+  std::set<std::string> all;  // the ranks of a machine publish the same addresses
+  Admitted admitted;
+  for (int other = 0; other < topology.size(); ++other) {
+    if (topology.machine_of(other) == topology.machine_of(rank)) continue;
+    const std::vector<std::string>& its = topology.member(other).addresses;
+    admitted.loopback = admitted.loopback || its == own;
+    all.insert(its.begin(), its.end());
+  }
+  for (const std::string& address : own) {
+    if (!admitted.loopback) all.erase(address);  // an address that every machine has, such as that of a bridge
+  }
+  admitted.addresses.assign(all.begin(), all.end());
+  return admitted;
+}
 
 HierarchicalGroup::HierarchicalGroup(const CommunicatorOptions& options, Topology topology)
     : Group(options), topology_(std::move(topology)) {}

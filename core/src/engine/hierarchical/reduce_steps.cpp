@@ -3,8 +3,8 @@
 #include <cstring>
 
 #include "base/arithmetic.h"
-#include "engine/core/arena_block.h"
-#include "engine/core/range.h"
+#include "engine/core/group.h"
+#include "engine/core/request.h"
 #include "lockstep/reduce/reduce.h"
 #include "step.h"
 

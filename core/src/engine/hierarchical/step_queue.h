@@ -1,22 +1,50 @@
-// StepQueue: the collectives of a group that spans machines, on this rank. Their steps begin in the order of the calls,
-// as many as StepWindow allows, and progress inside calls of this rank. Not thread-safe: the group's lock is held
-// around every call.
+// Which steps of a group that spans machines run when: StepWindow says how many at once, StepQueue in which order.
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <deque>
 #include <memory>
 #include <optional>
 #include <vector>
 
-#include "call_board.h"
+#include "engine/local/control.h"
 #include "group_context.h"
 #include "hierarchical_operation.h"
-#include "local_groups.h"
-#include "step_window.h"
+#include "peers.h"
 
 namespace lockstep::comm {
 
+// StepWindow: how many steps a rank has under way at once. Two large steps keep the network busy. More of them would
+// only push one another out of the caches.
+class StepWindow {
+ public:
+  static constexpr std::size_t kSteps = 8;
+  // A third step begins only while those under way exchange less than this together.
+  static constexpr std::size_t kBytes = std::size_t{512} << 10;
+  // A local group's ring of slots is never full: a rank that begins step s has seen the end of step s - kSteps. So all
+  // others have begun that step, and have seen the end of step s - 2 * kSteps.
+  static_assert(2 * kSteps <= kRing);
+
+  bool has_room() const { return steps_ < kSteps && (steps_ < 2 || bytes_ < kBytes); }
+  // `bytes`: what the step exchanges (Step::bytes).
+  void enter(std::size_t bytes) {
+    ++steps_;
+    bytes_ += bytes;
+  }
+  void leave(std::size_t bytes) {
+    --steps_;
+    bytes_ -= bytes;
+  }
+
+ private:
+  std::size_t steps_ = 0;
+  std::size_t bytes_ = 0;
+};
+
+// StepQueue: the collectives of a group that spans machines, on this rank. Their steps begin in the order of the calls,
+// as many as StepWindow allows, and progress inside calls of this rank. Not thread-safe: the group's lock is held
+// around every call.
 class StepQueue {
  public:
   StepQueue(const GroupContext& context, const LocalGroups& locals, const CallBoard& board)

@@ -6,12 +6,14 @@
 // rank that is inside a call does them (see docs/collectives.md).
 #pragma once
 
+#include <list>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "engine/core/arena_block.h"
 #include "engine/core/error_text.h"
+#include "engine/core/group.h"
 #include "engine/core/request.h"
 #include "group_memory.h"
 #include "waiting.h"
@@ -46,7 +48,7 @@ class Collective {
   // others. True once the operation is over; status() is then its result.
   bool progress(bool help, Scratch& scratch);
 
-  // All ranks block, and some have private buffers. The caller then streams (reduce_stream.h) and calls finish().
+  // All ranks block, and some have private buffers. The caller then streams (streams.h) and calls finish().
   bool wants_stream() const { return phase_ == Phase::kStream; }
   void finish(Status status);
 
@@ -115,6 +117,22 @@ class Collective {
   std::uint64_t total_tickets_ = 0;
   std::uint64_t my_done_ = 0;
   bool all_claimed_ = false;  // this rank only waits for the ranks that have claimed tickets
+};
+
+// LocalOperation: an operation of a LocalGroup that its caller has started.
+struct LocalOperation final : Operation::State {
+  using Operation::State::State;
+  std::uint64_t sequence() const override { return collective ? collective->sequence() : 0; }
+
+  // The operation is over: its caller gets the result and its buffers.
+  void finish(Status result) {
+    status = std::move(result);
+    keep_alive.reset();
+    over.store(true, std::memory_order_release);
+  }
+
+  std::unique_ptr<Collective> collective;                      // null: a transfer
+  std::list<std::shared_ptr<LocalOperation>>::iterator place;  // of a transfer, in Mailbox::started()
 };
 
 }  // namespace lockstep::comm

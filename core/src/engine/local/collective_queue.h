@@ -12,7 +12,6 @@
 
 #include "collective.h"
 #include "group_memory.h"
-#include "local_operation.h"
 #include "waiting.h"
 
 namespace lockstep::comm {

@@ -11,7 +11,7 @@
 #include <cstdint>
 
 #include "base/arithmetic.h"
-#include "engine/core/kind.h"
+#include "engine/core/request.h"
 #include "lockstep/engine/communicator.h"
 #include "lockstep/reduce/types.h"
 
@@ -115,7 +115,7 @@ struct alignas(kLine) KnownCause {
   char cause[508];
 };
 
-// Each rank's staging (staging_ring.h) holds this many chunks of up to stream_chunk_bytes(), a multiple of a page.
+// Each rank's staging (StagingRing) holds this many chunks of up to stream_chunk_bytes(), a multiple of a page.
 inline constexpr std::size_t kStreamChunks = 3;
 std::size_t stream_chunk_bytes(int group_size);
 

@@ -8,7 +8,6 @@
 
 #include "engine/core/error_text.h"
 #include "engine/core/failure.h"
-#include "engine/core/process_state.h"
 #include "engine/core/timing.h"
 
 namespace lockstep::comm {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "collective.h"
-#include "engine/core/operation.h"
+#include "engine/core/group.h"
 #include "group_memory.h"
 #include "waiting.h"
 

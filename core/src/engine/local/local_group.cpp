@@ -7,10 +7,8 @@
 #include <utility>
 
 #include "base/fault_point.h"
-#include "engine/core/drain_timeout.h"
 #include "engine/core/error_text.h"
 #include "engine/core/group_registry.h"
-#include "engine/core/let_others_catch_up.h"
 #include "engine/core/timing.h"
 
 namespace lockstep::comm {

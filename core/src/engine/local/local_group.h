@@ -16,13 +16,11 @@
 #include "engine/core/request.h"
 #include "group_memory.h"
 #include "local_failure_watch.h"
-#include "local_operation.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/engine/communicator.h"
 #include "mailbox.h"
-#include "move_stream.h"
-#include "reduce_stream.h"
 #include "small_call.h"
+#include "streams.h"
 #include "waiting.h"
 
 namespace lockstep::comm {

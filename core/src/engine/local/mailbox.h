@@ -14,10 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/core/arena_block.h"
-#include "engine/core/operation.h"
+#include "collective.h"
+#include "engine/core/group.h"
 #include "group_memory.h"
-#include "local_operation.h"
 #include "reduce/copy_choice.h"
 #include "waiting.h"
 

@@ -1,5 +1,3 @@
-#include "move_stream.h"
-
 #include <algorithm>
 #include <chrono>
 
@@ -7,6 +5,7 @@
 #include "lockstep/reduce/reduce.h"
 #include "reduce/copy.h"
 #include "reduce/large_reduce.h"
+#include "streams.h"
 
 namespace lockstep::comm {
 namespace {

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "collective.h"
-#include "engine/core/range.h"
+#include "engine/core/request.h"
 #include "group_memory.h"
 
 namespace lockstep::comm {

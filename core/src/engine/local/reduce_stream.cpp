@@ -1,5 +1,3 @@
-#include "reduce_stream.h"
-
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -9,11 +7,12 @@
 #include "lockstep/reduce/reduce.h"
 #include "reduce/copy.h"
 #include "reduce/large_reduce.h"
+#include "streams.h"
 
 namespace lockstep::comm {
 namespace {
 
-// Three chunks are larger than a second-level cache, as they must be (see reduce_stream.h). With more than two ranks a
+// Three chunks are larger than a second-level cache, as they must be (see streams.h). With more than two ranks a
 // chunk is larger, because each costs two meetings.
 constexpr std::size_t kChunkBytes = std::size_t{512} << 10;
 constexpr std::size_t kChunkBytesManyRanks = std::size_t{1} << 20;

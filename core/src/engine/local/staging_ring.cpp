@@ -1,11 +1,10 @@
-#include "staging_ring.h"
-
 #include <algorithm>
 #include <utility>
 
 #include "base/arithmetic.h"
 #include "base/fault_point.h"
 #include "shm/map_shared.h"
+#include "streams.h"
 
 namespace lockstep::comm {
 

@@ -1,4 +1,4 @@
-#include "local_groups.h"
+#include "group_context.h"
 
 #include <fmt/format.h>
 
