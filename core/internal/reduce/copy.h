@@ -1,9 +1,12 @@
-// Copying between buffers of ranks.
+// Copying between buffers of ranks, and reduction past the caches.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <vector>
+
+#include "lockstep/reduce/reduce.h"
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
@@ -69,5 +72,10 @@ inline constexpr std::size_t kLargeResults = std::size_t{32} << 20;
 inline void copy_past_caches(void* to, const void* from, std::size_t bytes) {
   copy_to_readers(to, from, bytes);
 }
+
+// Like reduce() into one output, which is not read again soon (see copy_past_caches). With `cached`, which needs an
+// output that is not an input, the result goes there too, in the ordinary way. May advance `inputs`.
+void reduce_past_caches(const Reduction& reduction, std::vector<const std::byte*>& inputs, std::byte* output,
+                        std::size_t count, std::byte* cached = nullptr);
 
 }  // namespace lockstep::comm

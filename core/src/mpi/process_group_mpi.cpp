@@ -1,11 +1,14 @@
-// Making and leaving an MPI group, its barriers, and the library's entry.
+// Making and leaving an MPI group, its barriers and messages, and the library's entry.
 #include "mpi/process_group_mpi.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <thread>
 
 #include "c10d/backend/group_errors.h"
+#include "lockstep/c10d/collectives.h"
 #include "lockstep/c10d/errors.h"
 #include "mpi/mpi_runtime.h"
 #include "store/membership/delete_by_last_rank.h"
@@ -82,6 +85,116 @@ ProcessGroupMpi::WorkPtr ProcessGroupMpi::barrier(const c10d::BarrierOptions& op
     call.start([](MpiRuntime&, MPI_Comm comm, MPI_Request* request) { return MPI_Ibarrier(comm, request); });
     return call.work({});
   });
+}
+
+// Sends, receives, and the monitored barrier, which uses messages.
+namespace {
+
+// The largest tag is reserved for monitored_barrier.
+int own_tag(const MpiGroup& group) {
+  MpiRuntime& runtime = MpiRuntime::of_process();
+  MutexLock lock(runtime.mutex());
+  void* value = nullptr;
+  int found = 0;
+  if (runtime.is_usable() && group.communicator() != MPI_COMM_NULL)
+    MPI_Comm_get_attr(group.communicator(), MPI_TAG_UB, static_cast<void*>(&value), &found);
+  return found != 0 ? *static_cast<int*>(value) : 32767;  // the least that MPI guarantees
+}
+
+void start_send(MpiCall& call, const at::Tensor& memory, int destination, int tag) {
+  call.start([&](MpiRuntime& runtime, MPI_Comm comm, MPI_Request* request) {
+    return MPI_Isend(mpi_address(memory), call.count(memory.numel()), runtime.element_type(memory.element_size()),
+                     destination, tag, comm, request);
+  });
+}
+
+void start_receive(MpiCall& call, const at::Tensor& memory, int source, int tag) {
+  call.start([&](MpiRuntime& runtime, MPI_Comm comm, MPI_Request* request) {
+    return MPI_Irecv(mpi_address(memory), call.count(memory.numel()), runtime.element_type(memory.element_size()),
+                     source, tag, comm, request);
+  });
+}
+
+}  // namespace
+
+void ProcessGroupMpi::check_limits(const char* operation, const Message& message) const {
+  const CallChecks checks(who(), operation, size_);
+  check_movable(checks, message.tensor, "tensor");
+  static_cast<void>(mpi_count(checks, message.tensor.numel()));
+  const int limit = own_tag(*group_);
+  if (message.tag >= limit) checks.reject("the tag must be from 0 to {}, found {}", limit - 1, message.tag);
+}
+
+ProcessGroupMpi::WorkPtr ProcessGroupMpi::send_async(const Message& message) {
+  MpiCall call(group_, "send", rank_, {c10d::OpType::SEND, /*async=*/true, timeout_or_default(message.timeout)});
+  check_send(message);
+  start_send(call, call.input(message.tensor, "tensor"), message.peer, message.tag);
+  return call.work({message.tensor});
+}
+
+ProcessGroupMpi::WorkPtr ProcessGroupMpi::receive_async(const Message& message) {
+  const bool from_any = message.peer == kAnySource;
+  MpiCall call(group_, "recv", rank_,
+               {from_any ? c10d::OpType::RECVANYSOURCE : c10d::OpType::RECV, /*async=*/true,
+                timeout_or_default(message.timeout)});
+  check_receive(message);
+  start_receive(call, call.output(message.tensor, "tensor"), from_any ? MPI_ANY_SOURCE : message.peer, message.tag);
+  return call.work({message.tensor});
+}
+
+// Every rank reports to rank 0, which then tells all that did so which ranks are missing.
+void ProcessGroupMpi::monitoredBarrier(const c10d::BarrierOptions& opts, bool /*wait_all_ranks*/) {
+  const auto timeout = timeout_or_default(opts.timeout);
+  const at::Tensor missing = at::zeros({size_}, at::kInt);
+  if (rank_ == 0) {
+    lead_barrier(timeout, missing);
+  } else {
+    barrier_message(at::zeros({1}, at::kInt), 0, Way::kSend);
+    // Rank 0 may have begun its wait later than this rank.
+    barrier_message(missing, 0, Way::kReceive)->wait(2 * std::min(timeout, timeout.max() / 2));
+  }
+  std::vector<int> names;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (missing[rank].item<int>() != 0) names.push_back(global_rank(rank));
+  }
+  if (names.empty()) return;
+  const Status status(ErrorCode::kTimeout, fmt::format("rank(s) {} of the world did not come within {} ms",
+                                                       fmt::join(names, ", "), timeout.count()));
+  group_->break_with(status.with_context("monitored_barrier"));
+  throw_status(status, group_->who() + ", monitored_barrier");
+}
+
+void ProcessGroupMpi::lead_barrier(std::chrono::milliseconds timeout, const at::Tensor& missing) {
+  std::vector<WorkPtr> arrivals;
+  for (int rank = 1; rank < size_; ++rank) {
+    arrivals.push_back(barrier_message(at::zeros({1}, at::kInt), rank, Way::kReceive));
+  }
+  const Deadline deadline = Deadline::after(timeout);
+  const auto all_came = [&] {
+    return std::all_of(arrivals.begin(), arrivals.end(), [](const WorkPtr& work) { return work->isCompleted(); });
+  };
+  while (!all_came() && !deadline.expired()) std::this_thread::sleep_for(std::chrono::microseconds(50));
+  for (int rank = 1; rank < size_; ++rank) {
+    if (!arrivals[rank - 1]->isCompleted()) missing[rank] = 1;
+  }
+  std::vector<WorkPtr> answers;
+  for (int rank = 1; rank < size_; ++rank) {
+    if (missing[rank].item<int>() == 0) answers.push_back(barrier_message(missing, rank, Way::kSend));
+  }
+  for (const WorkPtr& answer : answers) answer->wait(timeout);
+}
+
+// Has no deadline of its own: the barrier's counts.
+ProcessGroupMpi::WorkPtr ProcessGroupMpi::barrier_message(const at::Tensor& tensor, int peer, Way way) {
+  MpiCall call(group_, "monitored_barrier", rank_,
+               {c10d::OpType::UNKNOWN, /*async=*/true, std::chrono::milliseconds(-1)});
+  const int tag = own_tag(*group_);
+  if (way == Way::kSend) {
+    start_send(call, call.input(tensor, "tensor"), peer, tag);
+  } else {
+    start_receive(call, call.output(tensor, "tensor"), peer, tag);
+  }
+  return call.work({});
 }
 
 }  // namespace lockstep

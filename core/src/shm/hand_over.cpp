@@ -8,10 +8,9 @@
 #include <utility>
 
 #include "base/fault_point.h"
-#include "hand_over_side.h"
+#include "hand_over_protocol.h"
 #include "lockstep/base/mutex.h"
 #include "memory_file.h"
-#include "segment_table.h"
 #include "store/tcp/status_text.h"
 
 namespace lockstep::comm {

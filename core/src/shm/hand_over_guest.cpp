@@ -6,7 +6,7 @@
 
 #include "base/fault_point.h"
 #include "base/host.h"
-#include "hand_over_side.h"
+#include "hand_over_protocol.h"
 #include "store/tcp/status_text.h"
 #include "store/tcp/unix_socket.h"
 

@@ -14,12 +14,10 @@
 #include "base/arithmetic.h"
 #include "lockstep/base/log.h"
 #include "memory_file.h"
-#include "range_allocator.h"
-#include "range_set.h"
-#include "segment_table.h"
-#include "shm/arena_view.h"
-#include "shm/map_shared.h"
+#include "ranges.h"
+#include "shm/mapping.h"
 #include "shm/memory_limits.h"
+#include "shm/peer.h"
 
 namespace lockstep::comm {
 namespace {
@@ -169,7 +167,7 @@ Status SharedArena::grow(std::size_t bytes) {
 }
 
 // Between two segments lies a page that is never allocated, so that free ranges are not merged across it; behind the
-// first segment it is the table. segment_table.h explains the order of steps.
+// first segment it is the table. SegmentTable explains the order of steps.
 Status SharedArena::add_segment(std::size_t bytes) {
   if (segments_.count() == Segments::kMost) {
     return {ErrorCode::kUnavailable, fmt::format("shared memory has grown {} times and cannot again", Segments::kMost)};

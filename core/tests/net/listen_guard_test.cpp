@@ -1,6 +1,4 @@
 // A library's sockets, prepared in the moment before they listen.
-#include "net/listen_guard.h"
-
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/base/fd.h"
+#include "net/port_guard.h"
 #include "support/process_ranks.h"
 
 namespace lockstep::comm {

@@ -1,6 +1,4 @@
 // RangeAllocator against hand-made cases and a naive model.
-#include "shm/range_allocator.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +7,8 @@
 #include <map>
 #include <random>
 #include <vector>
+
+#include "shm/ranges.h"
 
 namespace lockstep::comm {
 namespace {

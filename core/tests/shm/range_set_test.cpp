@@ -1,11 +1,11 @@
 // RangeSet against a naive model.
-#include "shm/range_set.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <random>
 #include <vector>
+
+#include "shm/ranges.h"
 
 namespace lockstep::comm {
 namespace {

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "shm/arena_view.h"
+#include "shm/peer.h"
 #include "support/forked.h"
 #include "support/sizes.h"
 

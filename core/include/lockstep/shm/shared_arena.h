@@ -1,16 +1,10 @@
-// SharedArena: memory of this process that the other ranks of the machine can map.
-//
-// An arena is one memfd: it has no entry in /dev/shm, and the kernel frees it with its last user. It begins with more
-// address space than most programs use; a page exists only once it is touched. So peers map the arena once and see
-// every later allocation. When the address space is used up, the arena grows by a further segment. A peer maps the
-// segment when it first gets an address there. See docs/memory.md.
-//
-// In a fork of its process it allocates and frees nothing, and the memory is private: nobody sees what the child writes
-// there.
+// Memory that the ranks of a machine share: SharedArena, and Segments, of which it consists.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 
@@ -18,9 +12,56 @@
 #include "lockstep/base/fork.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/base/status.h"
-#include "lockstep/shm/segments.h"
 
 namespace lockstep::comm {
+
+// A piece of address space where a process maps a part of an arena.
+//
+// An arena is one file (memfd) that grows at its end, segment by segment. A segment is a range of offsets. Every
+// process maps it in one piece, each at an address of its own, and an allocation never crosses its ends. So a rank and
+// an offset always name the same place, also after the arena has grown.
+struct Segment {
+  std::size_t begin = 0;  // offsets; `end` is not part of it
+  std::size_t end = 0;
+  std::byte* base = nullptr;  // the address of `begin` in this process
+};
+
+// Append-only: any thread may read without a lock while one thread adds.
+class Segments {
+ public:
+  // An arena grows by at least a quarter each time, so 64 segments go from 1 MiB to 1 TiB.
+  static constexpr std::size_t kMost = 64;
+
+  std::size_t count() const { return count_.load(std::memory_order_acquire); }
+  const Segment& operator[](std::size_t index) const { return all_[index]; }
+
+  // One thread at a time; at most kMost times.
+  void add(const Segment& segment) {
+    const std::size_t count = count_.load(std::memory_order_relaxed);
+    all_[count] = segment;
+    count_.store(count + 1, std::memory_order_release);
+  }
+
+  // Null when no segment has it.
+  const Segment* with_offset(std::size_t offset) const {
+    for (std::size_t i = 0, n = count(); i < n; ++i) {
+      if (offset >= all_[i].begin && offset < all_[i].end) return &all_[i];
+    }
+    return nullptr;
+  }
+  const Segment* with_memory(const void* address, std::size_t bytes) const {
+    const auto* const start = static_cast<const std::byte*>(address);
+    for (std::size_t i = 0, n = count(); i < n; ++i) {
+      const std::size_t size = all_[i].end - all_[i].begin;
+      if (start >= all_[i].base && bytes <= size && start <= all_[i].base + size - bytes) return &all_[i];
+    }
+    return nullptr;
+  }
+
+ private:
+  std::array<Segment, kMost> all_;
+  std::atomic<std::size_t> count_{0};
+};
 
 class RangeAllocator;
 class RangeSet;
@@ -36,6 +77,15 @@ struct SharedArenaOptions {
   std::size_t retain = std::size_t{64} << 20;
 };
 
+// SharedArena: memory of this process that the other ranks of the machine can map.
+//
+// An arena is one memfd: it has no entry in /dev/shm, and the kernel frees it with its last user. It begins with more
+// address space than most programs use; a page exists only once it is touched. So peers map the arena once and see
+// every later allocation. When the address space is used up, the arena grows by a further segment. A peer maps the
+// segment when it first gets an address there. See docs/memory.md.
+//
+// In a fork of its process it allocates and frees nothing, and the memory is private: nobody sees what the child writes
+// there.
 class SharedArena {
  public:
   static Result<std::shared_ptr<SharedArena>> create(const SharedArenaOptions& options = {});
@@ -105,7 +155,7 @@ class SharedArena {
 
   const Origin origin_;
   Fd fd_;
-  Fd life_;  // holds the lock that shows others that this program still runs (arena_view.h)
+  Fd life_;  // holds the lock that shows others that this program still runs (peer.h)
   std::byte* const base_;
   const std::size_t first_bytes_;
   const std::size_t limit_;

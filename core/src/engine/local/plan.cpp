@@ -7,7 +7,6 @@
 #include "engine/core/error_text.h"
 #include "lockstep/reduce/reduce.h"
 #include "reduce/copy.h"
-#include "reduce/large_reduce.h"
 
 namespace lockstep::comm {
 namespace {

@@ -6,7 +6,6 @@
 #include "base/fault_point.h"
 #include "lockstep/reduce/reduce.h"
 #include "reduce/copy.h"
-#include "reduce/large_reduce.h"
 #include "streams.h"
 
 namespace lockstep::comm {

@@ -8,7 +8,7 @@
 #include "base/fault_point.h"
 #include "lockstep/reduce/reduce.h"
 #include "reduce/copy.h"
-#include "shm/map_shared.h"
+#include "shm/mapping.h"
 
 namespace lockstep::comm {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "base/arithmetic.h"
 #include "base/fault_point.h"
-#include "shm/map_shared.h"
+#include "shm/mapping.h"
 #include "streams.h"
 
 namespace lockstep::comm {

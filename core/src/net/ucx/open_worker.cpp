@@ -10,7 +10,7 @@
 #include "base/random.h"
 #include "lockstep/base/fork.h"
 #include "lockstep/base/log.h"
-#include "net/listen_guard.h"
+#include "net/port_guard.h"
 #include "net/ucx/ucx_worker.h"
 
 namespace lockstep::comm {

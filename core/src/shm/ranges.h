@@ -1,5 +1,4 @@
-// Allocates ranges of [0, capacity) and of the ranges that add() adds: best fit; free neighbours are merged. It only
-// records which ranges are free, and touches no memory. Not thread-safe.
+// Ranges of an arena: which of them are free (RangeAllocator), and sets of them (RangeSet).
 #pragma once
 
 #include <cstddef>
@@ -11,6 +10,8 @@
 
 namespace lockstep::comm {
 
+// Allocates ranges of [0, capacity) and of the ranges that add() adds: best fit; free neighbours are merged. It only
+// records which ranges are free, and touches no memory. Not thread-safe.
 class RangeAllocator {
  public:
   explicit RangeAllocator(std::size_t capacity);
@@ -37,6 +38,18 @@ class RangeAllocator {
   std::map<std::size_t, std::size_t> used_;
   std::size_t largest_;  // of the ranges that were added
   std::size_t allocated_ = 0;
+};
+
+// A set of byte offsets, as ranges: neighbours are merged. Not thread-safe.
+class RangeSet {
+ public:
+  void add(std::size_t begin, std::size_t end);
+  void remove(std::size_t begin, std::size_t end);
+  // Whether all of [begin, end) is in the set.
+  bool contains(std::size_t begin, std::size_t end) const;
+
+ private:
+  std::map<std::size_t, std::size_t> ranges_;  // begin and end; they do not touch one another
 };
 
 }  // namespace lockstep::comm
