@@ -2,10 +2,20 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
+#include <vector>
 
 #include "base/number_text.h"
+#include "cli/commands.h"
 #include "cli/run_options.h"
+#include "launch/process/cores.h"
+#include "launch/world/slurm.h"
+#include "lockstep/base/environment.h"
+#include "lockstep/base/log.h"
+#include "lockstep/launch/world.h"
+#include "lockstep/store/endpoint.h"
+#include "site/topology.h"
 
 namespace lockstep::cli {
 namespace {
@@ -208,6 +218,84 @@ Status apply_node_options(const RunOptions& options, launch::JobOptions& job) {
   }
   if (counts.second == 1) return apply_to_one_node(options, endpoint, job);
   return apply_to_several_nodes(options, endpoint, job.nodes);
+}
+
+namespace {
+
+bool wants_one_node(const RunOptions& options, bool nnodes_given) {
+  return options.standalone || !options.hosts.empty() || (nnodes_given && options.nnodes == "1");
+}
+
+Status one_launcher_a_node(const launch::World& world) {
+  if (world.local_world_size == 1) return {};
+  return Status(
+      ErrorCode::kInvalidArgument,
+      fmt::format("srun has started {} launchers on this node, expected one, which starts the workers: srun "
+                  "--ntasks-per-node=1 lockstep run --nproc-per-node {} ... (--standalone: the launchers have "
+                  "nothing to do with one another)",
+                  world.local_world_size, world.local_world_size));
+}
+
+// Node 0 serves where the number of nodes is fixed, as with torchrun's --master-addr; else the first node's address.
+void choose_meeting(const launch::World& world, RunOptions& options) {
+  if (!options.rdzv_endpoint.empty() || !options.master_addr.empty()) return;
+  if (options.rdzv_backend != "c10d" && options.nnodes.find(':') == std::string::npos) {
+    options.master_addr = world.master_addr;
+    if (options.master_port.value_or(0) <= 0) options.master_port = world.master_port;
+    return;
+  }
+  const comm::Endpoint endpoint{world.master_addr, static_cast<std::uint16_t>(world.master_port)};
+  options.rdzv_endpoint = endpoint.text();
+}
+
+}  // namespace
+
+Status take_nodes_from_slurm(const Environment& environment, bool nnodes_given, RunOptions& options) {
+  if (wants_one_node(options, nnodes_given) || !launch::inside_slurm_step(environment)) return {};
+  LOCKSTEP_ASSIGN_OR_RETURN(const launch::World world, launch::resolve_world({}, environment));
+  if (world.source_kind != launch::WorldSource::kSlurm || world.world_size == 1) return {};
+  LOCKSTEP_RETURN_IF_ERROR(one_launcher_a_node(world));
+  if (!nnodes_given) options.nnodes = std::to_string(world.world_size);
+  if (!options.node_rank) options.node_rank = world.rank;
+  choose_meeting(world, options);
+  if (options.job.run_id.empty()) options.job.run_id = launch::slurm_run_name(environment);
+  return {};
+}
+
+Result<site::TakenDevices> apply_devices(const RunOptions& options, bool nproc_given, launch::JobOptions& job) {
+  if (options.devices.empty()) return site::TakenDevices();
+  LOCKSTEP_ASSIGN_OR_RETURN(const site::DeviceRequest request, site::parse_devices(options.devices));
+  auto inventory = site::list_gpus();
+  if (!inventory.ok()) return inventory.status().with_context("--devices " + options.devices);
+  const Environment environment = Environment::of_process();
+  const auto visible = site::visible_gpus(inventory->gpus, site::visible_devices_variable());
+  LOCKSTEP_ASSIGN_OR_RETURN(const site::LeaseFolder leases, site::LeaseFolder::find(environment));
+  LOCKSTEP_ASSIGN_OR_RETURN(site::TakenDevices taken, site::take_devices(request, visible, leases));
+  const bool by_gpus = !nproc_given || options.nproc_per_node == "gpu" || options.nproc_per_node == "auto";
+  if (by_gpus) job.workers = static_cast<int>(taken.gpus.size());
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto shares, site::share_gpus(taken.gpus, job.workers));
+  std::vector<std::string> names;
+  names.reserve(taken.gpus.size());
+  for (const site::Gpu& gpu : taken.gpus) names.push_back(site::describe(gpu));
+  log::info(fmt::format("devices: {}", fmt::join(names, ", ")));
+  for (const auto& share : shares) {
+    job.worker_variables.push_back(site::cuda_variables(options.visible_devices == "own" ? share : taken.gpus));
+  }
+  return taken;
+}
+
+void apply_placement(const site::TakenDevices& devices, launch::JobOptions& job) {
+  if (!job.pin_cores || (devices.gpus.empty() && !site::has_structure())) return;
+  auto topology = site::read_topology();
+  if (!topology.ok()) return log::info(topology.status().message() + "; workers get equal shares of the cores");
+  std::vector<int> near(static_cast<std::size_t>(job.workers), -1);
+  // If a worker has several GPUs, the first counts.
+  for (std::size_t i = 0; i < near.size() && !devices.gpus.empty(); ++i) {
+    near[i] = devices.gpus[i * devices.gpus.size() / near.size()].numa_node;
+  }
+  job.worker_cores = site::place_workers(topology.value(), near);
+  // Two threads of numeric work on one core are slower than one.
+  job.cores = std::min(static_cast<int>(topology->cores.size()), launch::usable_cores());
 }
 
 }  // namespace lockstep::cli

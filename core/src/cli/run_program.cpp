@@ -11,7 +11,6 @@
 
 #include "cli/commands.h"
 #include "launch/job/agent.h"
-#include "launch/job/plan.h"
 #include "launch/output/background_writer.h"
 #include "launch/process/cores.h"
 #include "site/devices.h"

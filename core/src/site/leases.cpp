@@ -1,5 +1,3 @@
-#include "site/leases.h"
-
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
@@ -18,6 +16,7 @@
 #include "base/number_text.h"
 #include "base/printable.h"
 #include "base/random.h"
+#include "site/devices.h"
 #include "site/processes.h"
 
 namespace lockstep::site {

@@ -1,5 +1,3 @@
-#include "site/nvml.h"
-
 #include <dlfcn.h>
 #include <fmt/format.h>
 
@@ -10,6 +8,7 @@
 #include <memory>
 
 #include "base/printable.h"
+#include "site/devices.h"
 
 namespace lockstep::site {
 namespace {

@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "cli/nodes.h"
-#include "launch/nodes/host_list.h"
+#include "launch/nodes/hosts_job.h"
 #include "support/machines.h"
 #include "support/scratch_folder.h"
 

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "launch/nodes/host_list.h"
+#include "launch/nodes/hosts_job.h"
 #include "options/command.h"
 
 namespace lockstep::cli {

@@ -18,13 +18,12 @@
 #include "launch/job/job_services.h"
 #include "launch/job/worker_environment.h"
 #include "launch/output/console.h"
-#include "launch/output/log_folder.h"
+#include "launch/output/log_files.h"
 #include "launch/output/stream_choice.h"
 #include "launch/output/tail.h"
 #include "launch/process/cores.h"
-#include "launch/process/out_of_memory.h"
+#include "launch/process/process_tree.h"
 #include "launch/process/program.h"
-#include "launch/process/signals.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::launch {

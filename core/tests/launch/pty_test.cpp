@@ -1,5 +1,3 @@
-#include "launch/output/pty.h"
-
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>

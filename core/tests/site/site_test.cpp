@@ -14,7 +14,6 @@
 #include "lockstep/base/fd.h"
 #include "site/devices.h"
 #include "site/jobs.h"
-#include "site/leases.h"
 #include "site/processes.h"
 #include "site/topology.h"
 #include "support/forked.h"

@@ -7,7 +7,7 @@
 
 #include "doctor/checks.h"
 #include "doctor/text_files.h"
-#include "site/nvml.h"
+#include "site/devices.h"
 #include "site/processes.h"
 
 namespace lockstep::doctor {

@@ -1,19 +1,54 @@
-// Writes to a descriptor in its own thread: a reader that stops reading (a terminal after Ctrl-S, a pager) blocks only
-// that thread. A non-blocking descriptor is not possible: the flag belongs to the open file, which the launcher shares
-// with the user's shell, and poll() does not say how much a terminal accepts.
+// Writing the launcher's output without waiting for terminals and disks that stand still.
 #pragma once
 
+#include <pthread.h>
+
+#include <atomic>
 #include <cstddef>
+#include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
 
-#include "launch/output/output_thread.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/status.h"
 
 namespace lockstep::launch {
 
-// Thread-safe.
+// A thread for system calls on the launcher's output. A terminal or a file server that stands still may keep such a
+// call forever. So the thread can be interrupted, and left if even that does not end it.
+class OutputThread {
+ public:
+  // The thread receives no signals that are meant for the launcher, nor those that a write can cause (SIGPIPE, SIGXFSZ,
+  // SIGTTOU in a background job). `body` owns what it uses: it may outlive everything else.
+  static Result<OutputThread> start(std::function<void()> body);
+
+  // To call once, when `body` has been told to return. Interrupts its system calls (EINTR) until it has returned. After
+  // 1 s it leaves the thread.
+  void end() const;
+
+ private:
+  explicit OutputThread(pthread_t thread) : thread_(thread) {}
+
+  pthread_t thread_;
+};
+
+// A file whose writes may fail (a full disk, a quota, a size limit) while the job goes on. Lost lines are counted, and
+// the next write that succeeds is preceded by a line that says how many are missing.
+class LossyFile {
+ public:
+  // Blocks like write(). After a signal it stops if `*stop` is set (nullptr: it goes on). Returns 0, or the errno when
+  // some of the bytes were not written (EINTR: stopped).
+  int write(int fd, std::string_view bytes, const std::atomic<bool>* stop = nullptr);
+
+ private:
+  std::size_t missing_lines_ = 0;
+  int reason_ = 0;  // 0: nothing is missing
+};
+
+// Writes to a descriptor in its own thread: a reader that stops reading (a terminal after Ctrl-S, a pager) blocks only
+// that thread. A non-blocking descriptor is not possible: the flag belongs to the open file, which the launcher shares
+// with the user's shell, and poll() does not say how much a terminal accepts. Thread-safe.
 class BackgroundWriter {
  public:
   // The caller keeps `fd` open as long as this object lives.

@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "base/poll.h"
-#include "launch/output/log_folder.h"
-#include "launch/output/pty.h"
+#include "launch/output/log_files.h"
+#include "launch/output/worker_stream.h"
 #include "lockstep/base/log.h"
 
 namespace lockstep::launch {

@@ -10,7 +10,7 @@
 
 #include "launch/job/agent.h"
 #include "launch/job/worker_environment.h"
-#include "launch/output/consoles.h"
+#include "launch/output/console.h"
 #include "launch/output/log_files.h"
 #include "launch/output/tail.h"
 #include "launch/output/worker_stream.h"

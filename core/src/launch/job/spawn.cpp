@@ -24,7 +24,6 @@
 #include "launch/job/spawn_child.h"
 #include "launch/process/process_tree.h"
 #include "launch/process/program.h"
-#include "launch/process/signals.h"
 
 namespace lockstep::launch {
 namespace {

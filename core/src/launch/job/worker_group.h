@@ -7,12 +7,10 @@
 #include <vector>
 
 #include "launch/job/agent.h"
-#include "launch/job/error_file.h"
 #include "launch/job/failure_report.h"
 #include "launch/job/relay.h"
 #include "launch/job/worker_environment.h"
-#include "launch/output/consoles.h"
-#include "launch/process/out_of_memory.h"
+#include "launch/output/console.h"
 #include "launch/process/process_tree.h"
 #include "launch/process/signal_watch.h"
 #include "launch/standby/standby.h"

@@ -1,5 +1,3 @@
-#include "launch/nodes/host_list.h"
-
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
@@ -11,6 +9,7 @@
 
 #include "base/host.h"
 #include "base/number_text.h"
+#include "launch/nodes/hosts_job.h"
 
 namespace lockstep::launch {
 namespace {

@@ -8,7 +8,7 @@
 #include <numeric>
 #include <utility>
 
-#include "launch/process/signals.h"
+#include "launch/process/process_tree.h"
 
 namespace lockstep::launch {
 namespace {

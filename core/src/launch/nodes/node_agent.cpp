@@ -12,7 +12,7 @@
 #include "base/host.h"
 #include "base/poll.h"
 #include "launch/job/first_failure.h"
-#include "launch/nodes/say_notes.h"
+#include "launch/nodes/node_link.h"
 #include "launch/process/program.h"
 #include "lockstep/base/environment.h"
 

@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "launch/job/agent.h"
-#include "launch/job/job_end.h"
+#include "launch/job/failure_report.h"
 #include "launch/job/job_services.h"
 #include "launch/job/worker_group.h"
 #include "launch/nodes/node_link.h"
-#include "launch/output/consoles.h"
+#include "launch/output/console.h"
 #include "launch/output/log_files.h"
 #include "launch/process/signal_watch.h"
 

@@ -8,8 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "launch/job/agent.h"
 #include "launch/nodes/job_state.h"
-#include "launch/nodes/meeting_options.h"
+#include "launch/output/console.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/store/tcp_store.h"
 #include "store/tcp/session.h"
@@ -92,5 +93,9 @@ class NodeLink {
   int timer_epoch_ = -1;
   Deadline timer_due_ = Deadline::never();
 };
+
+// Tells the user what the nodes of a job do. Important notes go to stderr, the others to the log; all of them if
+// `reports` is false.
+void say_notes(NodeLink& link, Console& err, bool reports);
 
 }  // namespace lockstep::launch

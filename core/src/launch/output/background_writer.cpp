@@ -1,18 +1,113 @@
 #include "launch/output/background_writer.h"
 
+#include <fmt/format.h>
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 
-#include "launch/output/lossy_file.h"
+#include "lockstep/base/deadline.h"
 #include "lockstep/base/fd.h"
 #include "lockstep/base/mutex.h"
 
 namespace lockstep::launch {
+namespace {
+
+// Its default is to be ignored; only end() installs a handler.
+constexpr int kInterrupt = SIGURG;
+constexpr auto kJoinFor = std::chrono::seconds(1);
+
+extern "C" void take_no_action(int) {}
+
+extern "C" void* run_body(void* argument) {
+  const std::unique_ptr<std::function<void()>> body(static_cast<std::function<void()>*>(argument));
+  (*body)();
+  return nullptr;
+}
+
+}  // namespace
+
+Result<OutputThread> OutputThread::start(std::function<void()> body) {
+  auto argument = std::make_unique<std::function<void()>>(std::move(body));
+  sigset_t others;
+  sigset_t before;
+  sigfillset(&others);
+  sigdelset(&others, kInterrupt);
+  pthread_sigmask(SIG_SETMASK, &others, &before);
+  pthread_t thread{};
+  const int error = pthread_create(&thread, nullptr, &run_body, argument.get());
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (error != 0) return Status::from_errno("cannot start a thread for the output", error);
+  static_cast<void>(argument.release());  // NOLINT(bugprone-unused-return-value): run_body deletes it
+  return OutputThread(thread);
+}
+
+void OutputThread::end() const {
+  struct sigaction interrupt {};
+  struct sigaction before {};
+  interrupt.sa_handler = take_no_action;
+  sigaction(kInterrupt, &interrupt, &before);
+  // Repeated, because the signal may arrive just before the system call begins.
+  const Deadline deadline = Deadline::after(kJoinFor);
+  bool joined = false;
+  while (!(joined = pthread_tryjoin_np(thread_, nullptr) == 0) && !deadline.expired()) {
+    pthread_kill(thread_, kInterrupt);
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+  if (!joined) pthread_detach(thread_);
+  sigaction(kInterrupt, &before, nullptr);
+}
+
+namespace {
+
+// Afterwards `bytes` holds the rest that was not written.
+int write_all(int fd, std::string_view& bytes, const std::atomic<bool>* stop) {
+  while (!bytes.empty()) {
+    if (stop != nullptr && *stop) return EINTR;
+    const ssize_t size = write(fd, bytes.data(), bytes.size());
+    if (size >= 0) {
+      bytes.remove_prefix(static_cast<std::size_t>(size));
+    } else if (errno == EAGAIN) {
+      pollfd waited{fd, POLLOUT, 0};  // another program that shares the file has made it non-blocking
+      poll(&waited, 1, -1);
+    } else if (errno != EINTR) {
+      return errno;
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+int LossyFile::write(int fd, std::string_view bytes, const std::atomic<bool>* stop) {
+  int error = 0;
+  if (reason_ != 0) {
+    const std::string note =
+        fmt::format("\nlockstep: {} lines are missing here: {}\n", missing_lines_, std::strerror(reason_));
+    std::string_view rest = note;
+    error = write_all(fd, rest, stop);
+  }
+  if (error == 0) {
+    reason_ = 0;
+    missing_lines_ = 0;
+    error = write_all(fd, bytes, stop);
+  }
+  if (error == 0) return 0;
+  reason_ = error;
+  missing_lines_ += static_cast<std::size_t>(std::count(bytes.begin(), bytes.end(), '\n'));
+  return error;
+}
+
 namespace {
 
 constexpr std::size_t kWrittenChunk = 4096;  // small: a slow terminal shows progress, and a pipe takes it in one piece

@@ -1,3 +1,23 @@
+// The launcher's own output streams.
+#pragma once
+
+#include <poll.h>
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "launch/output/background_writer.h"
+#include "launch/process/signal_watch.h"
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/status.h"
+
+namespace lockstep::launch {
+
 // Console: the launcher's own stdout or stderr, written in the background, shared by the streams of many workers.
 //
 // Callers should stop while it is full: then a slow reader slows the workers, and nothing is lost. A caller that cannot
@@ -5,18 +25,6 @@
 //
 // Lines stay whole. The last line on the screen may have no newline. It is a partial line, which its owner may
 // continue, or a progress line (text that ends with '\r'), which is printed again below other lines.
-#pragma once
-
-#include <cstddef>
-#include <memory>
-#include <string>
-#include <string_view>
-#include <utility>
-
-#include "launch/output/background_writer.h"
-
-namespace lockstep::launch {
-
 class Console {
  public:
   // `terminal`: progress lines are shown as they change.
@@ -59,6 +67,39 @@ class Console {
   Open open_ = Open::kNothing;
   const void* owner_ = nullptr;
   std::string progress_;
+};
+
+// Consoles: the launcher's own output streams.
+
+// The launcher's stdout and stderr; a single console if both are the same file or terminal. Outlives all worker groups.
+// While it lives, the launcher's log messages go there too.
+class Consoles {
+ public:
+  static Result<std::unique_ptr<Consoles>> open();
+  ~Consoles();
+  Consoles(const Consoles&) = delete;
+  Consoles& operator=(const Consoles&) = delete;
+
+  Console& out() { return *out_; }
+  Console& err() { return err_ != nullptr ? *err_ : *out_; }
+  bool same() const { return err_ == nullptr; }
+
+  void flush();
+  void add_to(std::vector<pollfd>& polled);
+  // Handles the writers' events. Reports an error of stdout on stderr.
+  void serve();
+  // Blocks until all output is written or its reader has closed. Gives up at a signal, at the deadline, and if no
+  // reader has taken anything for `stall_timeout`. A pipe then still holds as much of the rest as it can.
+  void finish(SignalWatch& signals, Deadline deadline, std::chrono::nanoseconds stall_timeout);
+
+ private:
+  Consoles(std::unique_ptr<Console> out, std::unique_ptr<Console> err) : out_(std::move(out)), err_(std::move(err)) {}
+  std::size_t pending();
+  // Returns whether all output is written.
+  bool wait_for_readers(SignalWatch& signals, Deadline deadline, std::chrono::nanoseconds stall_timeout);
+
+  std::unique_ptr<Console> out_;
+  std::unique_ptr<Console> err_;  // null: out_ is used
 };
 
 }  // namespace lockstep::launch

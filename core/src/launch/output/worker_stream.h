@@ -1,5 +1,4 @@
-// One output stream of one worker. It is read from a pipe or a pseudo-terminal, and goes line by line to the console
-// and to a log file. Both are written in the background.
+// One output stream of one worker, and the pseudo-terminal that it may be.
 #pragma once
 
 #include <chrono>
@@ -12,9 +11,25 @@
 #include "launch/output/log_files.h"
 #include "launch/output/tail.h"
 #include "lockstep/base/fd.h"
+#include "lockstep/base/status.h"
 
 namespace lockstep::launch {
 
+// A pseudo-terminal (pty) for a worker's stdout. C and C++ programs write to a terminal whenever a line ends, but to a
+// pipe or a file only when 4 KiB are full. If such a program aborts, the full lines that it has not written are lost.
+struct Pty {
+  Fd reader;  // of what is written to `writer`; EIO at the end, when no process has `writer` open
+  Fd writer;  // a terminal of 80 columns; EIO when `reader` is closed
+};
+
+// Bytes pass unchanged. The terminal sends no signals, and does not become a process's controlling terminal unless a
+// session leader opens it by its name to read and write. Both descriptors are closed on exec. An error: the system
+// gives no pseudo-terminals to this process, as in some containers, or all of them are in use
+// (/proc/sys/kernel/pty/max).
+Result<Pty> open_pty();
+
+// One output stream of one worker. It is read from a pipe or a pseudo-terminal, and goes line by line to the console
+// and to a log file. Both are written in the background.
 class WorkerStream {
  public:
   using Clock = std::chrono::steady_clock;

@@ -22,7 +22,6 @@
 #include "base/poll.h"
 #include "launch/process/memfd.h"
 #include "launch/process/program.h"
-#include "launch/process/supervisor_image.h"
 #include "launch/supervisor/descendants.h"
 #include "launch/supervisor/protocol.h"
 
@@ -325,6 +324,19 @@ Status ProcessTree::end(std::chrono::milliseconds limit) {
   running_ = 0;
   if (status.code() == ErrorCode::kInternal) reap_supervisor();
   return status;
+}
+
+std::string signal_name(int number) {
+  const char* name = sigabbrev_np(number);
+  return name == nullptr ? fmt::format("signal {}", number) : fmt::format("SIG{}", name);
+}
+
+std::string describe_exit(const Exit& exit) {
+  if (exit.signal == 0) return fmt::format("exit code {}", exit.code);
+  const bool has_name = sigabbrev_np(exit.signal) != nullptr;  // a real-time signal has none
+  const std::string signal =
+      has_name ? fmt::format("signal {} ({})", signal_name(exit.signal), exit.signal) : signal_name(exit.signal);
+  return signal + (exit.core_dumped ? ", core dumped" : "");
 }
 
 }  // namespace lockstep::launch

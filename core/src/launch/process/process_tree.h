@@ -107,4 +107,10 @@ class ProcessTree {
   int running_ = 0;
 };
 
+// "SIGKILL"; "signal 64" for one without a name.
+std::string signal_name(int number);
+
+// "exit code 3", "signal SIGSEGV (11)", "signal SIGSEGV (11), core dumped".
+std::string describe_exit(const Exit& exit);
+
 }  // namespace lockstep::launch

@@ -18,7 +18,7 @@
 #include <thread>
 #include <utility>
 
-#include "launch/job/error_file.h"
+#include "launch/job/failure_report.h"
 #include "launch/standby/hook.h"
 #include "launch/supervisor/descendants.h"
 #include "lockstep/base/log.h"

@@ -12,6 +12,7 @@
 #include "launch/standby/hook.h"
 #include "launch/world/mpirun.h"
 #include "launch/world/slurm.h"
+#include "lockstep/base/mutex.h"
 
 namespace lockstep::launch {
 namespace {
@@ -347,6 +348,33 @@ Result<World> resolve_world(const WorldArguments& arguments, const Environment& 
 
 Result<World> resolve_world(const WorldArguments& arguments) {
   return resolve_world(arguments, with_hydra(Environment::of_process()));
+}
+
+namespace {
+
+struct Joined {
+  Mutex mutex;
+  std::optional<World> world LOCKSTEP_GUARDED_BY(mutex);
+};
+
+// Never destroyed: destructors of static objects may still leave the world.
+Joined& joined() {
+  static auto* instance = new Joined;
+  return *instance;
+}
+
+}  // namespace
+
+void set_joined_world(std::optional<World> world) {
+  Joined& place = joined();
+  MutexLock lock(place.mutex);
+  place.world = std::move(world);
+}
+
+std::optional<World> joined_world() {
+  Joined& place = joined();
+  MutexLock lock(place.mutex);
+  return place.world;
 }
 
 }  // namespace lockstep::launch
