@@ -232,29 +232,22 @@ Result<Operation> Communicator::start(const Args& args, KeepAlive keep) {
   }
 }
 
-template Status Communicator::run(const AllReduce&, Deadline);
-template Status Communicator::run(const Reduce&, Deadline);
-template Status Communicator::run(const Broadcast&, Deadline);
-template Status Communicator::run(const AllGather&, Deadline);
-template Status Communicator::run(const Gather&, Deadline);
-template Status Communicator::run(const Scatter&, Deadline);
-template Status Communicator::run(const ReduceScatter&, Deadline);
-template Status Communicator::run(const AllToAll&, Deadline);
-template Status Communicator::run(const Barrier&, Deadline);
-template Status Communicator::run(const Send&, Deadline);
-template Status Communicator::run(const Receive&, Deadline);
-template Result<Operation> Communicator::start(const AllReduce&, KeepAlive);
-template Result<Operation> Communicator::start(const Reduce&, KeepAlive);
-template Result<Operation> Communicator::start(const Broadcast&, KeepAlive);
-template Result<Operation> Communicator::start(const AllGather&, KeepAlive);
-template Result<Operation> Communicator::start(const Gather&, KeepAlive);
-template Result<Operation> Communicator::start(const Scatter&, KeepAlive);
-template Result<Operation> Communicator::start(const ReduceScatter&, KeepAlive);
-template Result<Operation> Communicator::start(const AllToAll&, KeepAlive);
-template Result<Operation> Communicator::start(const Barrier&, KeepAlive);
+#define LOCKSTEP_INSTANTIATE(Args)                          \
+  template Status Communicator::run(const Args&, Deadline); \
+  template Result<Operation> Communicator::start(const Args&, KeepAlive);
+LOCKSTEP_INSTANTIATE(AllReduce)
+LOCKSTEP_INSTANTIATE(Reduce)
+LOCKSTEP_INSTANTIATE(Broadcast)
+LOCKSTEP_INSTANTIATE(AllGather)
+LOCKSTEP_INSTANTIATE(Gather)
+LOCKSTEP_INSTANTIATE(Scatter)
+LOCKSTEP_INSTANTIATE(ReduceScatter)
+LOCKSTEP_INSTANTIATE(AllToAll)
+LOCKSTEP_INSTANTIATE(Barrier)
+LOCKSTEP_INSTANTIATE(Send)
+LOCKSTEP_INSTANTIATE(Receive)
 template Result<Operation> Communicator::start(const Refusal&, KeepAlive);
-template Result<Operation> Communicator::start(const Send&, KeepAlive);
-template Result<Operation> Communicator::start(const Receive&, KeepAlive);
+#undef LOCKSTEP_INSTANTIATE
 
 void Communicator::progress() {
   if (origin_.is_this_process()) group_->progress();

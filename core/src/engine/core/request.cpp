@@ -27,13 +27,21 @@ const char* to_string(Kind kind) {
 
 namespace {
 
+// The request with all fields of `args` that have the same name and type there.
 template <typename Args>
-RequestView reduction(Kind kind, const Args& args) {
+RequestView request_of(Kind kind, const Args& args) {
   RequestView request;
   request.kind = kind;
-  request.type = args.type;
-  request.op = args.op;
-  request.factor = args.factor;
+  if constexpr (requires { args.type; }) request.type = args.type;
+  if constexpr (requires { args.op; }) request.op = args.op;
+  if constexpr (requires { args.factor; }) request.factor = args.factor;
+  if constexpr (requires { args.root; }) request.root = args.root;
+  if constexpr (requires { args.list; }) request.list = args.list;
+  if constexpr (requires { args.count; }) request.count = args.count;
+  if constexpr (requires { request.input = args.input; }) request.input = args.input;
+  if constexpr (requires { request.output = args.output; }) request.output = args.output;
+  if constexpr (requires { args.inputs; }) request.inputs = args.inputs;
+  if constexpr (requires { args.outputs; }) request.outputs = args.outputs;
   return request;
 }
 
@@ -50,30 +58,23 @@ Status check_list(const RequestView& request, const char* what, std::size_t size
 }  // namespace
 
 RequestView view_of(const AllReduce& args, int) {
-  RequestView request = reduction(Kind::kAllReduce, args);
-  request.list = args.list;
+  RequestView request = request_of(Kind::kAllReduce, args);
   const std::size_t bytes = args.count * size_of(args.type);
-  request.count = args.count;
   request.input = {args.input, bytes};
   request.output = {args.output, bytes};
   return request;
 }
 
 RequestView view_of(const Reduce& args, int rank) {
-  RequestView request = reduction(Kind::kReduce, args);
+  RequestView request = request_of(Kind::kReduce, args);
   const std::size_t bytes = args.count * size_of(args.type);
-  request.count = args.count;
-  request.root = args.root;
   request.input = {args.input, bytes};
   if (rank == args.root) request.output = {args.output, bytes};
   return request;
 }
 
 RequestView view_of(const Broadcast& args, int rank) {
-  RequestView request;
-  request.kind = Kind::kBroadcast;
-  request.type = args.type;
-  request.root = args.root;
+  RequestView request = request_of(Kind::kBroadcast, args);
   request.count = args.bytes;
   if (rank == args.root) {
     request.input = {args.data, args.bytes};
@@ -83,64 +84,34 @@ RequestView view_of(const Broadcast& args, int rank) {
   return request;
 }
 
-RequestView view_of(const AllGather& args, int) {
-  RequestView request;
-  request.kind = Kind::kAllGather;
-  request.list = args.list;
-  request.type = args.type;
-  request.input = args.input;
-  request.outputs = args.outputs;
-  return request;
-}
-
 RequestView view_of(const Gather& args, int rank) {
-  RequestView request;
-  request.kind = Kind::kGather;
-  request.type = args.type;
-  request.root = args.root;
-  request.input = args.input;
-  if (rank == args.root) request.outputs = args.outputs;
+  RequestView request = request_of(Kind::kGather, args);
+  if (rank != args.root) request.outputs = {};
   return request;
 }
 
 RequestView view_of(const Scatter& args, int rank) {
-  RequestView request;
-  request.kind = Kind::kScatter;
-  request.type = args.type;
-  request.root = args.root;
-  request.output = args.output;
-  if (rank == args.root) request.inputs = args.inputs;
+  RequestView request = request_of(Kind::kScatter, args);
+  if (rank != args.root) request.inputs = {};
   return request;
 }
 
+RequestView view_of(const AllGather& args, int) {
+  return request_of(Kind::kAllGather, args);
+}
 RequestView view_of(const ReduceScatter& args, int) {
-  RequestView request = reduction(Kind::kReduceScatter, args);
-  request.list = args.list;
-  request.inputs = args.inputs;
-  request.output = args.output;
-  return request;
+  return request_of(Kind::kReduceScatter, args);
 }
-
 RequestView view_of(const AllToAll& args, int) {
-  RequestView request;
-  request.kind = Kind::kAllToAll;
-  request.type = args.type;
-  request.inputs = args.inputs;
-  request.outputs = args.outputs;
-  return request;
+  return request_of(Kind::kAllToAll, args);
 }
-
-RequestView view_of(const Barrier&, int) {
-  RequestView request;
-  request.kind = Kind::kBarrier;
-  return request;
+RequestView view_of(const Barrier& args, int) {
+  return request_of(Kind::kBarrier, args);
 }
 
 // The reason is cut so that every engine can carry it with the request.
 RequestView view_of(const Refusal& args, int) {
-  RequestView request;
-  request.kind = Kind::kRefusal;
-  request.list = args.list;
+  RequestView request = request_of(Kind::kRefusal, args);
   const std::string_view reason = args.reason.empty() ? "it did not say why" : args.reason;
   request.input = {reason.data(), std::min(reason.size(), Refusal::kReasonBytes)};
   return request;

@@ -104,6 +104,13 @@ inline bool has_lists(Kind kind) {
   return lists_inputs(kind) || lists_outputs(kind);
 }
 
+// Whether two posts or call records ask for the same. The count of operations with lists is not compared.
+template <typename Record>
+bool same_terms(const Record& a, const Record& b) {
+  return a.kind == b.kind && a.type == b.type && a.op == b.op && a.root == b.root && a.list == b.list &&
+         (a.count == b.count || has_lists(a.kind)) && same_factor(a.factor, b.factor);
+}
+
 // The request of `rank`.
 RequestView view_of(const AllReduce& args, int rank);
 RequestView view_of(const Reduce& args, int rank);

@@ -16,11 +16,6 @@ std::uint64_t common_size(const std::vector<P>& pieces) {
   return even ? pieces.front().bytes : Call::kUneven;
 }
 
-bool same_request(const Call& a, const Call& b) {
-  return a.kind == b.kind && a.type == b.type && a.op == b.op && a.root == b.root && a.list == b.list &&
-         a.count == b.count && same_factor(a.factor, b.factor);
-}
-
 bool is_sized_by_count(Kind kind) {
   return kind == Kind::kAllReduce || kind == Kind::kReduce || kind == Kind::kBroadcast || kind == Kind::kBarrier;
 }
@@ -56,7 +51,7 @@ std::string describe(const Call& call, const Roster& ranks) {
 Status agreement(std::span<const Call> calls, const GroupNames& names, std::uint64_t sequence) {
   const bool agreed =
       calls.front().kind != Kind::kRefusal &&
-      std::all_of(calls.begin(), calls.end(), [&](const Call& call) { return same_request(call, calls.front()); });
+      std::all_of(calls.begin(), calls.end(), [&](const Call& call) { return same_terms(call, calls.front()); });
   if (agreed) return {};
   std::vector<std::string> texts;
   for (const Call& call : calls) texts.push_back(describe(call, names.ranks));

@@ -31,12 +31,7 @@ bool Plan::lists_agree() const {
 Status Plan::agreement() const {
   const Post& first = post(0);
   bool agreed = first.kind != Kind::kRefusal;
-  for (int rank = 1; rank < memory_.size() && agreed; ++rank) {
-    const Post& other = post(rank);
-    agreed = other.kind == first.kind && other.type == first.type && other.op == first.op && other.root == first.root &&
-             other.list == first.list && (other.count == first.count || has_lists(kind_)) &&
-             same_factor(other.factor, first.factor);
-  }
+  for (int rank = 1; rank < memory_.size() && agreed; ++rank) agreed = same_terms(post(rank), first);
   if (agreed) return check_sizes();
 
   std::vector<std::string> calls;
