@@ -9,7 +9,7 @@
 
 #include "base/printable.h"
 #include "lockstep/checkpoint/errors.h"
-#include "pickle_opcodes.h"
+#include "pickle_input.h"
 
 namespace lockstep::checkpoint {
 namespace {

@@ -2,9 +2,9 @@
 // a name of pickle_names.h is noted, and what any other name makes is a foreign value, of which only the name is kept.
 #pragma once
 
+#include "checkpoint/file/file_bytes.h"
 #include "pickle_graph.h"
 #include "pickle_input.h"
-#include "read_allowance.h"
 
 namespace lockstep::checkpoint {
 
