@@ -1,5 +1,5 @@
-// The kinds of optimizers that LibTorch and Python both have, how to tell them by the options of a group, which Python's
-// optimizer.state_dict() has without the optimizer's name, and how to read these options.
+// The kinds of optimizers that LibTorch and Python both have, how to tell them by the options of a group, which
+// Python's optimizer.state_dict() has without the optimizer's name, and how to read these options.
 #pragma once
 
 #include <torch/torch.h>
