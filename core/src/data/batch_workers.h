@@ -10,6 +10,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <exception>
@@ -21,18 +22,28 @@
 #include <span>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
-#include "device_copy.h"
+#include "batch_memory.h"
 #include "lockstep/base/fork.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/base/status.h"
 #include "lockstep/data/batch_source.h"
 #include "lockstep/data/data_loader.h"
-#include "worker_state.h"
+#include "lockstep/data/worker_info.h"
 
 namespace lockstep::data {
+
+// What a loader knows of the thread of one of its workers.
+struct WorkerState {
+  WorkerInfo info;
+  std::atomic<std::int64_t> sample{kNoSample};  // the last note_sample() since the worker began its batch
+
+  static constexpr std::int64_t kNoSample = -1;
+};
+
+// Of the present thread; null in threads that are no workers. The worker sets it.
+WorkerState*& this_worker();
 
 // Without batch and error: a stream has ended, or all of them.
 struct MadeBatch {

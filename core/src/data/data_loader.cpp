@@ -4,12 +4,11 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <map>
 #include <numeric>
 #include <utility>
 
 #include "base/arithmetic.h"
-#include "batch_pool.h"
+#include "batch_memory.h"
 #include "batch_workers.h"
 #include "data/exception_text.h"
 #include "loader_settings.h"
@@ -50,40 +49,6 @@ bool is_left_out(const std::exception_ptr& error) {
     return false;
   }
 }
-
-// The random orders of epoch 0 that loaders have given to the end before they were destroyed. A program that makes a
-// loader anew for each epoch trains on the same order each time, and sees no error.
-class GivenOrders {
- public:
-  // Never destroyed: a static loader may outlive it otherwise.
-  static GivenOrders& of_process() {
-    static auto& orders = *new GivenOrders;
-    return orders;
-  }
-  void add(const std::string& order) {
-    if (!origin_.is_this_process()) return;  // a fork may have a lock that nobody releases
-    MutexLock lock(mutex_);
-    warned_.try_emplace(order, false);
-  }
-  void warn_if_given(const std::string& order) {
-    if (!origin_.is_this_process()) return;
-    {
-      MutexLock lock(mutex_);
-      const auto given = warned_.find(order);
-      if (given == warned_.end() || std::exchange(given->second, true)) return;
-    }
-    log::warning(
-        fmt::format("a loader begins with the order of epoch 0 again ({}), which an earlier loader has given to its "
-                    "end. If it is made anew for each epoch, all epochs have the same order: make one loader for all "
-                    "epochs, or call set_epoch",
-                    order));
-  }
-
- private:
-  const Origin origin_;
-  Mutex mutex_;
-  std::map<std::string, bool> warned_ LOCKSTEP_GUARDED_BY(mutex_);
-};
 
 }  // namespace
 

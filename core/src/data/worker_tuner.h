@@ -29,10 +29,35 @@ class WorkerTuner {
   // The system refused so many workers: never asks for them again.
   void stay_below(int workers) { workers_ = cores_ = workers - 1; }
   // Adds the times of a batch, and returns the number of workers from now on.
-  int note(const BatchTimes& times);
+  int note(const BatchTimes& times) {
+    sum_.make += times.make;
+    sum_.step += times.step;
+    sum_.wait += times.wait;
+    sum_.busy_cores += times.busy_cores;
+    if (++batches_ == kBatchesBetween) {
+      decide();
+      batches_ = 0;
+      sum_ = {};
+    }
+    return workers_;
+  }
 
  private:
-  void decide();
+  void decide() {
+    using Seconds = std::chrono::duration<double>;
+    const double make = Seconds(sum_.make).count();
+    const double step = Seconds(sum_.step).count();
+    const double wait = Seconds(sum_.wait).count();
+    const double free_cores = cores_ - sum_.busy_cores / kBatchesBetween;
+    const bool starved = wait > 0.05 * (step + wait);
+    // In the time of a step, the present workers make less than one batch.
+    const bool too_few = make > workers_ * step;
+    if (starved && too_few && workers_ < cores_ && free_cores >= 0.5) {
+      ++workers_;
+    } else if (!starved && workers_ > 1 && 1.1 * make < (workers_ - 1) * step) {
+      --workers_;
+    }
+  }
 
   static constexpr int kBatchesBetween = 8;
 

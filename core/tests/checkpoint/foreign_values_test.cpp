@@ -6,7 +6,7 @@
 
 #include "checkpoint/dict.h"
 #include "checkpoint/pickle_file.h"
-#include "checkpoint/state/foreign_value.h"
+#include "checkpoint/state/file_values.h"
 #include "checkpoint/tools/tools.h"
 #include "lockstep/checkpoint/errors.h"
 #include "lockstep/checkpoint/state_dict.h"

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <string>
 
-#include "checkpoint/python/zip_writer.h"
+#include "checkpoint/python/zip_file.h"
 
 namespace lockstep::checkpoint {
 

@@ -1,9 +1,9 @@
-#include "checkpoint/manager/staging.h"
-
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <string>
+
+#include "checkpoint/manager/asynchronous_save.h"
 
 namespace lockstep::checkpoint {
 namespace {

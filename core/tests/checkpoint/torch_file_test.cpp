@@ -8,7 +8,7 @@
 #include "checkpoint/dict.h"
 #include "checkpoint/pickle_file.h"
 #include "checkpoint/python/pickle_writer.h"
-#include "checkpoint/python/zip_reader.h"
+#include "checkpoint/python/zip_file.h"
 #include "lockstep/checkpoint/errors.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "support/address_space_limit.h"

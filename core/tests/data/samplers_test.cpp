@@ -8,7 +8,7 @@
 #include <numeric>
 #include <set>
 
-#include "data/machine_share.h"
+#include "data/loader_settings.h"
 #include "data/partition.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/data/errors.h"

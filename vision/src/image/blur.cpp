@@ -1,8 +1,8 @@
-#include "image/blur.h"
-
 #include <algorithm>
 #include <cmath>
 #include <vector>
+
+#include "image/color.h"
 
 namespace lockstep::data {
 namespace {

@@ -9,8 +9,8 @@
 #include "lockstep/image/decode.h"
 #include "lockstep/image/folder_index.h"
 #include "lockstep/picture_tools/pack.h"
-#include "picture_tools/encode_jpeg.h"
 #include "picture_tools/in_parallel.h"
+#include "picture_tools/thumbnail.h"
 
 namespace lockstep::data {
 namespace {

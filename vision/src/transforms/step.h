@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "image/affine.h"
-#include "image/blur.h"
 #include "image/color.h"
 #include "image/resample.h"
 #include "lockstep/transforms/compose.h"

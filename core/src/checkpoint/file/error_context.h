@@ -1,15 +1,21 @@
-// Errors of LibTorch and of the system, as errors of this layer.
+// Errors of this layer: of damaged files, and those that LibTorch and the system have thrown.
 #pragma once
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <exception>
+#include <string>
 #include <string_view>
 
 #include "lockstep/checkpoint/errors.h"
 
 namespace lockstep::checkpoint {
+
+// Throws the error of a file whose content cannot be what Lockstep or PyTorch has written.
+[[noreturn]] inline void damaged(const std::string& what) {
+  throw CheckpointError(ErrorCode::kCorrupt, "damaged: " + what);
+}
 
 // Returns what `run` returns. Puts `where` in front of its errors. Other exceptions (no memory, a failed device) become
 // CheckpointErrors with kIo.

@@ -9,8 +9,8 @@
 
 #include "base/arithmetic.h"
 #include "base/printable.h"
+#include "file_checksum.h"
 #include "lockstep/checkpoint/errors.h"
-#include "sha256.h"
 #include "tensor_rules.h"
 
 namespace lockstep::checkpoint {

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <set>
 #include <string>
@@ -16,12 +15,11 @@
 #include "base/number_text.h"
 #include "base/printable.h"
 #include "checkpoint/file/error_context.h"
-#include "checkpoint/state/dict_growth.h"
+#include "checkpoint/python/pickle_names.h"
+#include "checkpoint/state/file_values.h"
 #include "checkpoint/state/optimizer_fields.h"
 #include "checkpoint/state/optimizer_state.h"
-#include "checkpoint/state/text_of.h"
 #include "checkpoint/state/value_text.h"
-#include "dtype_names.h"
 #include "lockstep/checkpoint/errors.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "python_optimizers.h"
@@ -142,39 +140,9 @@ std::optional<Dict> param_dict(const TensorFile& file, std::size_t param, DictGr
   return growth.make(state);
 }
 
-CheckpointError mismatch(const std::string& what) {
-  return CheckpointError(ErrorCode::kMismatch, what);
-}
-
 Dict dict_at(const c10::IValue& value, const std::string& what) {
   if (!value.isGenericDict()) throw mismatch(fmt::format("{} is no dict, as in Python's optimizer.state_dict()", what));
   return value.toGenericDict();
-}
-
-// The text of a number, also of one in a tensor without dimensions; empty for anything else.
-std::string number_text(const c10::IValue& value) {
-  if (value.isBool()) return value.toBool() ? "1" : "0";
-  if (value.isInt()) return text_of(value.toInt());
-  if (value.isDouble()) return text_of(value.toDouble());
-  if (value.isTensor() && value.toTensor().numel() == 1 && !value.toTensor().is_complex()) {
-    return text_of(value.toTensor().item<double>());
-  }
-  return "";
-}
-
-void read_option(TensorFile& file, const std::string& prefix, const std::string& name, const c10::IValue& value) {
-  if (name == "betas") {
-    const bool pair = (value.isTuple() && value.toTupleRef().elements().size() == 2) ||
-                      (value.isList() && value.toListRef().size() == 2);
-    if (!pair) throw CheckpointError(ErrorCode::kCorrupt, fmt::format("{}betas is no pair", prefix));
-    const bool tuple = value.isTuple();
-    for (std::size_t i = 0; i < 2; ++i) {
-      const c10::IValue beta = tuple ? value.toTupleRef().elements()[i] : value.toListRef()[i];
-      file.metadata[fmt::format("{}beta{}", prefix, i + 1)] = number_text(beta);
-    }
-  } else if (const std::string text = number_text(value); !text.empty()) {
-    file.metadata[prefix + name] = text;
-  }
 }
 
 void require_kind(const Dict& group, const PythonKind& kind, std::size_t index) {
@@ -287,67 +255,6 @@ void read_param(TensorFile& file, const Dict& state, std::size_t param, PythonLi
     }
   }
   if (state.empty() || !notes.empty()) notes.write(file, fmt::format("param.{}", param));
-}
-
-// A parameter of a flat dict.
-struct FlatParam {
-  std::string name;
-  Entries options;
-  Entries state;
-};
-
-// The keys are "param_groups.NAME.OPTION", in the order of the groups, and "state.NAME.FIELD". Names have dots.
-std::vector<FlatParam> flat_params(const Dict& flat) {
-  std::vector<FlatParam> params;
-  std::map<std::string, std::size_t> index_of;
-  for (const bool options : {true, false}) {
-    const std::string prefix = options ? "param_groups." : "state.";
-    for (const auto& entry : flat) {
-      if (!entry.key().isString() || !entry.key().toStringRef().starts_with(prefix)) continue;
-      const std::string rest = entry.key().toStringRef().substr(prefix.size());
-      const std::size_t dot = rest.rfind('.');
-      if (dot == std::string::npos) throw mismatch(fmt::format("\"{:.80}\" names no parameter", printable(rest)));
-      const auto [found, is_new] = index_of.try_emplace(rest.substr(0, dot), params.size());
-      if (is_new && !options) throw mismatch("its state is of a parameter that is in no group");
-      if (is_new) params.push_back({found->first, {}, {}});
-      FlatParam& param = params[found->second];
-      (options ? param.options : param.state).emplace_back(rest.substr(dot + 1), entry.value());
-    }
-  }
-  return params;
-}
-
-std::map<std::string, std::string> option_texts(const FlatParam& param) {
-  TensorFile file;
-  for (const auto& [name, value] : param.options) read_option(file, "", name.toStringRef(), value);
-  return file.metadata;
-}
-
-// The dict with groups.
-Dict with_groups(const Dict& flat, const std::vector<std::size_t>& counts) {
-  const std::vector<FlatParam> params = flat_params(flat);
-  const bool counted = std::accumulate(counts.begin(), counts.end(), std::size_t{0}) == params.size();
-  DictGrowth growth;
-  List groups(c10::AnyType::get());
-  Entries states;
-  for (std::size_t at = 0; at < params.size();) {
-    const auto texts = option_texts(params[at]);
-    const std::size_t most = counted ? at + counts[groups.size()] : params.size();
-    std::size_t end = at;
-    while (end < most && option_texts(params[end]) == texts) ++end;
-    if (counted && end < most) {
-      throw mismatch(fmt::format("the parameters of group {} have different options", groups.size()));
-    }
-    List names(c10::AnyType::get());
-    Entries group = params[at].options;
-    for (; at < end; ++at) {
-      names.push_back(params[at].name);
-      if (!params[at].state.empty()) states.emplace_back(params[at].name, growth.make(params[at].state));
-    }
-    group.emplace_back("params", names);
-    groups.push_back(growth.make(group));
-  }
-  return growth.make({{"state", growth.make(states)}, {"param_groups", groups}});
 }
 
 }  // namespace

@@ -16,6 +16,10 @@ namespace lockstep::checkpoint {
 // The dict for the optimizer in `file`. Throws CheckpointError (kMismatch when there is none, kCorrupt).
 c10::IValue python_optimizer(const TensorFile& file);
 
+// What Python's scheduler.load_state_dict() takes for the scheduler in `file`, whatever its type. Defined in
+// scheduler_state.cpp.
+c10::IValue python_scheduler(const TensorFile& file);
+
 // What add_python_optimizer() says about what it cannot keep.
 struct PythonLines {
   std::string place;  // of the dict, for the lines

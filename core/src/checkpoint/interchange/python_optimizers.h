@@ -1,13 +1,17 @@
-// The kinds of optimizers that LibTorch and Python both have, and how to tell them by the options of a group, which
-// Python's optimizer.state_dict() has without the optimizer's name.
+// The kinds of optimizers that LibTorch and Python both have, how to tell them by the options of a group, which
+// Python's optimizer.state_dict() has without the optimizer's name, and how to read these options.
 #pragma once
 
 #include <torch/torch.h>
 
 #include <cstddef>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
+
+#include "lockstep/checkpoint/errors.h"
+#include "lockstep/checkpoint/tensor_file.h"
 
 namespace lockstep::checkpoint {
 
@@ -28,5 +32,17 @@ std::string_view kind_with(const c10::impl::GenericDict& group, std::size_t inde
 
 // The value of a dict under this key, if it has one.
 std::optional<c10::IValue> entry_under(const c10::impl::GenericDict& dict, std::string_view key);
+
+// The error (kMismatch) of a dict that is no optimizer's state, or that of another one.
+CheckpointError mismatch(const std::string& what);
+
+// The text of a number, also of one in a tensor without dimensions; empty for anything else.
+std::string number_text(const c10::IValue& value);
+
+// Adds an option of a group under `prefix`, if it is a number; "betas" becomes two.
+void read_option(TensorFile& file, const std::string& prefix, const std::string& name, const c10::IValue& value);
+
+// A flat dict as one with groups. `counts` as for add_python_optimizer().
+c10::impl::GenericDict with_groups(const c10::impl::GenericDict& flat, const std::vector<std::size_t>& counts);
 
 }  // namespace lockstep::checkpoint

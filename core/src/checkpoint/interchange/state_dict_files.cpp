@@ -10,13 +10,11 @@
 #include <vector>
 
 #include "base/printable.h"
-#include "checkpoint/file/damaged.h"
 #include "checkpoint/file/error_context.h"
 #include "checkpoint/file/file_bytes.h"
 #include "checkpoint/file/file_kind.h"
 #include "checkpoint/file/state_tensor_file.h"
-#include "checkpoint/state/dict_growth.h"
-#include "checkpoint/state/foreign_value.h"
+#include "checkpoint/state/file_values.h"
 #include "lockstep/checkpoint/distributed_checkpoint.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/tensor_file.h"

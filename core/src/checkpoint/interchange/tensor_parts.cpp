@@ -1,12 +1,11 @@
-#include "tensor_parts.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "checkpoint/file/damaged.h"
-#include "dtype_names.h"
+#include "checkpoint/file/error_context.h"
+#include "checkpoint/python/pickle_names.h"
 #include "lockstep/checkpoint/errors.h"
+#include "value_builder.h"
 
 namespace lockstep::checkpoint {
 namespace {

@@ -4,13 +4,41 @@
 
 #include <torch/torch.h>
 
+#include <cstdint>
 #include <filesystem>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "checkpoint/file/file_bytes.h"
-#include "checkpoint/python/read_allowance.h"
-#include "value_builder.h"
 
 namespace lockstep::checkpoint {
+
+// Which types of Python have become others.
+class TypeChanges {
+ public:
+  // `entry`: the key of the dict to which the changes belong; "" for all.
+  explicit TypeChanges(std::string_view entry = "");
+  // Says where the next values are, if they are parts of a larger value: ["model"]["size"].
+  void set_base(std::string place) { base_ = std::move(place); }
+  void add(const char* what, const std::string& place);
+  // A line for each kind of change, with the first places.
+  std::vector<std::string> lines() const;
+
+ private:
+  struct Places {
+    std::uint64_t count = 0;
+    std::vector<std::string> first;
+  };
+  std::string under_;
+  std::string base_;
+  std::map<std::string, Places> changes_;
+};
+
+// The place of a dict's value: ["key"].
+std::string key_place(std::string_view key);
 
 // Throws CheckpointError without a path. `changes` may be null.
 c10::IValue read_torch_bytes(const FileBytes& file, torch::Device device, ReadAllowance& allowance,

@@ -4,18 +4,16 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "checkpoint/file/damaged.h"
 #include "checkpoint/file/error_context.h"
 #include "checkpoint/file/file_kind.h"
 #include "checkpoint/python/pickle_reader.h"
-#include "checkpoint/python/zip_reader.h"
-#include "checkpoint/state/foreign_value.h"
+#include "checkpoint/python/zip_file.h"
+#include "checkpoint/state/file_values.h"
 #include "lockstep/checkpoint/torch_file.h"
 #include "torch_bytes.h"
 #include "value_builder.h"

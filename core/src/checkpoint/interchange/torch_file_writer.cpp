@@ -1,25 +1,118 @@
 #include <fmt/format.h>
+#include <torch/torch.h>
 
-#include <optional>
+#include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/printable.h"
 #include "checkpoint/file/error_context.h"
 #include "checkpoint/file/tensor_rules.h"
+#include "checkpoint/python/pickle_names.h"
 #include "checkpoint/python/pickle_writer.h"
-#include "checkpoint/python/zip_writer.h"
-#include "checkpoint/state/foreign_value.h"
-#include "dtype_names.h"
+#include "checkpoint/python/zip_file.h"
+#include "checkpoint/state/file_values.h"
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/checkpoint/torch_file.h"
-#include "shared_storages.h"
 
 namespace lockstep::checkpoint {
 namespace {
 
 constexpr int kDeepestWritten = 100;  // what read_torch_file() accepts
+
+// Where a tensor is in the file: a view of the storage with this number.
+struct PlacedTensor {
+  std::size_t storage;
+  std::int64_t count;  // elements of that storage
+  std::int64_t offset;
+  std::vector<std::int64_t> sizes;
+  std::vector<std::int64_t> strides;
+  bool conj = false;  // the values are the conjugates of the memory's
+  bool neg = false;
+};
+
+// First note() each tensor of a file, then place() each. Tensors of one dtype that share memory share a storage in the
+// file; a tensor that has its memory for itself gets a storage with its own elements only. A tensor with more elements
+// than its memory (expanded, overlapping) keeps its memory and its strides.
+class SharedStorages {
+ public:
+  void note(const torch::Tensor& tensor) {
+    if (!has_memory(tensor)) return;
+    kept_.push_back(tensor);
+    const View view{tensor.storage_offset(), {tensor.sizes().vec(), tensor.strides().vec()}};
+    ++views_[memory_of(tensor)][view];
+  }
+
+  PlacedTensor place(const torch::Tensor& tensor) {
+    if (!has_memory(tensor))
+      return place_alone(torch::empty(tensor.sizes(), torch::dtype(tensor.scalar_type())).zero_());
+    PlacedTensor placed = place_values(without_bits(tensor));
+    placed.conj = tensor.is_conj();
+    placed.neg = tensor.is_neg();
+    return placed;
+  }
+
+  // The storages, as flat tensors of the CPU without gaps.
+  const std::vector<torch::Tensor>& storages() const { return storages_; }
+
+ private:
+  using Memory = std::pair<const void*, torch::ScalarType>;
+  // What distinguishes one view from another.
+  using View = std::pair<std::int64_t, std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>>>;
+
+  static bool has_memory(const torch::Tensor& tensor) { return !tensor._is_zerotensor() && tensor.numel() > 0; }
+
+  // What the memory of a tensor that may be lazily conjugated or negated holds.
+  static torch::Tensor without_bits(const torch::Tensor& tensor) {
+    torch::Tensor values = tensor.detach();
+    if (values.is_conj()) values._set_conj(false);
+    values._set_neg(false);
+    return values;
+  }
+
+  static std::int64_t elements_of_memory(const torch::Tensor& tensor) {
+    return static_cast<std::int64_t>(tensor.storage().nbytes() / tensor.element_size());
+  }
+
+  static Memory memory_of(const torch::Tensor& tensor) {
+    return {tensor.storage().unsafeGetStorageImpl(), tensor.scalar_type()};
+  }
+
+  PlacedTensor place_values(const torch::Tensor& tensor) {
+    const Memory memory = memory_of(tensor);
+    // Strides may repeat elements so often that their values alone would take far more than the memory.
+    if (tensor.numel() > elements_of_memory(tensor) || views_.at(memory).size() > 1) return place_whole(tensor);
+    // The same tensor under several names is written once.
+    if (const auto found = alone_.find(memory); found != alone_.end()) return found->second;
+    return alone_.emplace(memory, place_alone(tensor)).first->second;
+  }
+
+  PlacedTensor place_whole(const torch::Tensor& tensor) {
+    const auto [found, is_new] = whole_.try_emplace(memory_of(tensor), storages_.size());
+    if (is_new) {
+      storages_.push_back(tensor.as_strided({elements_of_memory(tensor)}, {1}, 0).to(torch::kCPU));
+    }
+    return {found->second, storages_[found->second].numel(), tensor.storage_offset(), tensor.sizes().vec(),
+            tensor.strides().vec()};
+  }
+
+  PlacedTensor place_alone(const torch::Tensor& tensor) {
+    const bool keeps_strides = tensor.is_non_overlapping_and_dense();  // such as channels_last
+    const torch::Tensor dense = keeps_strides ? tensor : tensor.contiguous();
+    storages_.push_back(dense.as_strided({dense.numel()}, {1}).to(torch::kCPU));
+    return {storages_.size() - 1, dense.numel(), 0, dense.sizes().vec(), dense.strides().vec()};
+  }
+
+  std::map<Memory, std::map<View, std::size_t>> views_;  // how many different views each memory has
+  std::map<Memory, std::size_t> whole_;                  // storages that are there already
+  std::map<Memory, PlacedTensor> alone_;
+  std::vector<torch::Tensor> storages_;
+  std::vector<torch::Tensor> kept_;  // keeps the noted memory alive, so that no address is used again
+};
 
 [[noreturn]] void refuse(const std::string& what) {
   throw CheckpointError(ErrorCode::kUnsupported, what);

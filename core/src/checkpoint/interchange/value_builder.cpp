@@ -11,10 +11,9 @@
 #include <vector>
 
 #include "base/printable.h"
-#include "checkpoint/file/damaged.h"
-#include "checkpoint/state/dict_growth.h"
-#include "checkpoint/state/foreign_value.h"
-#include "dtype_names.h"
+#include "checkpoint/file/error_context.h"
+#include "checkpoint/python/pickle_names.h"
+#include "checkpoint/state/file_values.h"
 #include "lockstep/checkpoint/errors.h"
 
 namespace lockstep::checkpoint {

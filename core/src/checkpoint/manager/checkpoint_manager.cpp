@@ -14,14 +14,13 @@
 #include <system_error>
 #include <utility>
 
+#include "asynchronous_save.h"
 #include "base/number_text.h"
 #include "checkpoint/file/error_context.h"
 #include "checkpoint/file/file_kind.h"
-#include "checkpoint/state/text_of.h"
+#include "checkpoint/state/value_text.h"
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/log.h"
-#include "saving.h"
-#include "staging.h"
 #include "writer_lock.h"
 
 namespace lockstep::checkpoint {

@@ -2,13 +2,39 @@
 
 #include <algorithm>
 #include <array>
+#include <vector>
 
 namespace lockstep::checkpoint {
 namespace {
 
 using enum PickleRole;
 
-constexpr std::array kNames = {
+constexpr std::array kDtypes = {
+    DtypeNames{torch::kFloat, "float32", "FloatStorage"},
+    DtypeNames{torch::kDouble, "float64", "DoubleStorage"},
+    DtypeNames{torch::kHalf, "float16", "HalfStorage"},
+    DtypeNames{torch::kBFloat16, "bfloat16", "BFloat16Storage"},
+    DtypeNames{torch::kUInt8, "uint8", "ByteStorage"},
+    DtypeNames{torch::kInt8, "int8", "CharStorage"},
+    DtypeNames{torch::kInt16, "int16", "ShortStorage"},
+    DtypeNames{torch::kInt32, "int32", "IntStorage"},
+    DtypeNames{torch::kInt64, "int64", "LongStorage"},
+    DtypeNames{torch::kBool, "bool", "BoolStorage"},
+    DtypeNames{torch::kComplexFloat, "complex64", "ComplexFloatStorage"},
+    DtypeNames{torch::kComplexDouble, "complex128", "ComplexDoubleStorage"},
+    DtypeNames{torch::kComplexHalf, "complex32", ""},
+    DtypeNames{torch::kUInt16, "uint16", ""},
+    DtypeNames{torch::kUInt32, "uint32", ""},
+    DtypeNames{torch::kUInt64, "uint64", ""},
+    DtypeNames{torch::kFloat8_e4m3fn, "float8_e4m3fn", ""},
+    DtypeNames{torch::kFloat8_e5m2, "float8_e5m2", ""},
+    DtypeNames{torch::kFloat8_e4m3fnuz, "float8_e4m3fnuz", ""},
+    DtypeNames{torch::kFloat8_e5m2fnuz, "float8_e5m2fnuz", ""},
+    DtypeNames{torch::kFloat8_e8m0fnu, "float8_e8m0fnu", ""},
+};
+
+// All but dtypes and their storages.
+constexpr std::array kOtherNames = {
     PickleName{"collections", "OrderedDict", kMapping, ""},
     PickleName{"collections", "Counter", kMapping, ""},
     PickleName{"torch", "Size", kSize, ""},
@@ -26,51 +52,40 @@ constexpr std::array kNames = {
     PickleName{"torch.tensor", "_rebuild_from_type_v2", kSubclass, ""},
     PickleName{"torch", "Tensor", kClass, ""},
     PickleName{"torch.nn.parameter", "Parameter", kClass, ""},
-    PickleName{"torch", "FloatStorage", kStorage, "float32"},
-    PickleName{"torch", "DoubleStorage", kStorage, "float64"},
-    PickleName{"torch", "HalfStorage", kStorage, "float16"},
-    PickleName{"torch", "BFloat16Storage", kStorage, "bfloat16"},
-    PickleName{"torch", "ByteStorage", kStorage, "uint8"},
-    PickleName{"torch", "CharStorage", kStorage, "int8"},
-    PickleName{"torch", "ShortStorage", kStorage, "int16"},
-    PickleName{"torch", "IntStorage", kStorage, "int32"},
-    PickleName{"torch", "LongStorage", kStorage, "int64"},
-    PickleName{"torch", "BoolStorage", kStorage, "bool"},
-    PickleName{"torch", "ComplexFloatStorage", kStorage, "complex64"},
-    PickleName{"torch", "ComplexDoubleStorage", kStorage, "complex128"},
     PickleName{"torch.storage", "UntypedStorage", kStorage, ""},
     PickleName{"torch", "UntypedStorage", kStorage, ""},
-    PickleName{"torch", "float32", kDtype, "float32"},
-    PickleName{"torch", "float64", kDtype, "float64"},
-    PickleName{"torch", "float16", kDtype, "float16"},
-    PickleName{"torch", "bfloat16", kDtype, "bfloat16"},
-    PickleName{"torch", "uint8", kDtype, "uint8"},
-    PickleName{"torch", "int8", kDtype, "int8"},
-    PickleName{"torch", "uint16", kDtype, "uint16"},
-    PickleName{"torch", "int16", kDtype, "int16"},
-    PickleName{"torch", "uint32", kDtype, "uint32"},
-    PickleName{"torch", "int32", kDtype, "int32"},
-    PickleName{"torch", "uint64", kDtype, "uint64"},
-    PickleName{"torch", "int64", kDtype, "int64"},
-    PickleName{"torch", "bool", kDtype, "bool"},
-    PickleName{"torch", "complex32", kDtype, "complex32"},
-    PickleName{"torch", "complex64", kDtype, "complex64"},
-    PickleName{"torch", "complex128", kDtype, "complex128"},
-    PickleName{"torch", "float8_e4m3fn", kDtype, "float8_e4m3fn"},
-    PickleName{"torch", "float8_e5m2", kDtype, "float8_e5m2"},
-    PickleName{"torch", "float8_e4m3fnuz", kDtype, "float8_e4m3fnuz"},
-    PickleName{"torch", "float8_e5m2fnuz", kDtype, "float8_e5m2fnuz"},
-    PickleName{"torch", "float8_e8m0fnu", kDtype, "float8_e8m0fnu"},
 };
+
+std::vector<PickleName> all_names() {
+  std::vector<PickleName> names(kOtherNames.begin(), kOtherNames.end());
+  for (const DtypeNames& dtype : kDtypes) {
+    names.push_back({"torch", dtype.name, kDtype, dtype.name});
+    if (!dtype.storage.empty()) names.push_back({"torch", dtype.storage, kStorage, dtype.name});
+  }
+  return names;
+}
+
+// The first that matches, or nullptr.
+template <typename List, typename Matches>
+auto* find(const List& list, Matches matches) {
+  const auto found = std::find_if(list.begin(), list.end(), matches);
+  return found == list.end() ? nullptr : &*found;
+}
 
 }  // namespace
 
+const DtypeNames* find_dtype(std::string_view name) {
+  return find(kDtypes, [&](const DtypeNames& known) { return known.name == name; });
+}
+
+const DtypeNames* find_dtype(torch::ScalarType dtype) {
+  return find(kDtypes, [&](const DtypeNames& known) { return known.dtype == dtype; });
+}
+
 const PickleName* find_pickle_name(std::string_view module, std::string_view name) {
+  static const std::vector<PickleName> kAll = all_names();
   if (module == "__builtin__") module = "builtins";  // its name in Python 2, which protocol 2 keeps
-  const auto found = std::find_if(kNames.begin(), kNames.end(), [&](const PickleName& known) {
-    return known.name == name && known.module == module;
-  });
-  return found == kNames.end() ? nullptr : &*found;
+  return find(kAll, [&](const PickleName& known) { return known.name == name && known.module == module; });
 }
 
 }  // namespace lockstep::checkpoint

@@ -1,11 +1,24 @@
-// The names that a pickle may use, and nothing else: those that torch.load(weights_only=True) allows and that have a
-// meaning without Python, and bytes, which has no arguments here. Finding a name here runs no code; it says how the
-// reader understands the name.
+// Names of Python in files: those of dtypes, and those that a pickle may use, and nothing else: what
+// torch.load(weights_only=True) allows and what has a meaning without Python, and bytes, which has no arguments here.
+// Finding a name here runs no code; it says how the reader understands the name.
 #pragma once
+
+#include <torch/torch.h>
 
 #include <string_view>
 
 namespace lockstep::checkpoint {
+
+// What Python calls a dtype, and the storage that torch.save writes it with.
+struct DtypeNames {
+  torch::ScalarType dtype;
+  std::string_view name;
+  std::string_view storage;  // "FloatStorage"; empty for newer dtypes, which have none of their own
+};
+
+// nullptr for a dtype that files cannot hold (quantized ones).
+const DtypeNames* find_dtype(std::string_view name);
+const DtypeNames* find_dtype(torch::ScalarType dtype);
 
 enum class PickleRole {
   kMapping,             // collections.OrderedDict, Counter: a dict

@@ -9,7 +9,6 @@
 
 #include "base/printable.h"
 #include "lockstep/checkpoint/errors.h"
-#include "pickle_opcodes.h"
 
 namespace lockstep::checkpoint {
 namespace {

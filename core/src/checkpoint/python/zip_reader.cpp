@@ -1,5 +1,3 @@
-#include "zip_reader.h"
-
 #include <fmt/format.h>
 #include <zlib.h>
 
@@ -12,7 +10,7 @@
 #include "base/printable.h"
 #include "checkpoint/file/crc32.h"
 #include "lockstep/checkpoint/errors.h"
-#include "zip_format.h"
+#include "zip_file.h"
 
 namespace lockstep::checkpoint {
 namespace {

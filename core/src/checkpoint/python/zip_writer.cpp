@@ -1,10 +1,8 @@
-#include "zip_writer.h"
-
 #include <algorithm>
 #include <utility>
 
 #include "checkpoint/file/crc32.h"
-#include "zip_format.h"
+#include "zip_file.h"
 
 namespace lockstep::checkpoint {
 namespace {

@@ -10,10 +10,7 @@
 #include "checkpoint/file/error_context.h"
 #include "checkpoint/file/tensor_rules.h"
 #include "checkpoint/state/optimizer_state.h"
-#include "generator_states.h"
 #include "lockstep/checkpoint/state_dict.h"
-#include "own_values.h"
-#include "scheduler_state.h"
 #include "value_text.h"
 
 namespace lockstep::checkpoint {
@@ -69,42 +66,6 @@ void Checkpoint::add_optimizer(const torch::optim::Optimizer& optimizer) {
 
 void Checkpoint::restore_optimizer(torch::optim::Optimizer& optimizer) const {
   in_context(origin_, [&] { checkpoint::restore_optimizer(file_, optimizer); });
-}
-
-void Checkpoint::add_scheduler(const torch::optim::LRScheduler& scheduler) {
-  require_no_other(added_.scheduler, &scheduler, "scheduler");
-  checkpoint::add_scheduler(file_, scheduler);
-  added_.scheduler = &scheduler;
-}
-void Checkpoint::add_scheduler(const torch::optim::ReduceLROnPlateauScheduler& scheduler) {
-  require_no_other(added_.scheduler, &scheduler, "scheduler");
-  checkpoint::add_scheduler(file_, scheduler);
-  added_.scheduler = &scheduler;
-}
-
-void Checkpoint::restore_scheduler(torch::optim::LRScheduler& scheduler) const {
-  in_context(origin_, [&] { checkpoint::restore_scheduler(file_, scheduler); });
-}
-void Checkpoint::restore_scheduler(torch::optim::ReduceLROnPlateauScheduler& scheduler) const {
-  in_context(origin_, [&] { checkpoint::restore_scheduler(file_, scheduler); });
-}
-
-void Checkpoint::add_scheduler_state(const void* scheduler, const std::type_info& type, const c10::IValue& state) {
-  require_no_other(added_.scheduler, scheduler, "scheduler");
-  checkpoint::add_scheduler(file_, type, state);
-  added_.scheduler = scheduler;
-}
-
-c10::IValue Checkpoint::scheduler_state(const std::type_info& type) const {
-  return in_context(origin_, [&] { return checkpoint::scheduler_state(file_, type); });
-}
-
-void Checkpoint::add_generators(std::span<const at::Tensor> states, torch::DeviceType type) {
-  checkpoint::add_generators(file_, states, type);
-}
-
-void Checkpoint::restore_generator(torch::Device device) const {
-  in_context(origin_, [&] { checkpoint::restore_generator(file_, device); });
 }
 
 void Checkpoint::add_tensors(std::string_view name, const std::map<std::string, at::Tensor>& tensors) {

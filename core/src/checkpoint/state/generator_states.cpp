@@ -1,5 +1,4 @@
-#include "generator_states.h"
-
+// Random generators in checkpoints: the states of all ranks in one tensor, uint8 [ranks, bytes of a state].
 #include <ATen/Context.h>
 #include <c10/core/DeviceType.h>
 #include <fmt/format.h>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "base/fnv1a.h"
+#include "checkpoint/file/error_context.h"
 #include "lockstep/base/log.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/launch/world.h"
@@ -88,7 +88,7 @@ at::Tensor generator_state(torch::Device device) {
   return generator.get_state();
 }
 
-void add_generators(TensorFile& file, std::span<const at::Tensor> states, torch::DeviceType type) {
+void Checkpoint::add_generators(std::span<const at::Tensor> states, torch::DeviceType type) {
   if (states.empty()) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
                           "add_generators: no states were given. gather_object(generator_state(), dst), which every "
@@ -103,33 +103,35 @@ void add_generators(TensorFile& file, std::span<const at::Tensor> states, torch:
         ErrorCode::kInvalidArgument,
         fmt::format("add_generators: the tensor of rank {} is no generator state; generator_state() makes them", rank));
   }
-  file.tensors[name_for(type)] = at::stack(at::TensorList(states.data(), states.size()));
+  file_.tensors[name_for(type)] = at::stack(at::TensorList(states.data(), states.size()));
 }
 
-void restore_generator(const TensorFile& file, torch::Device device) {
-  const auto found = file.tensors.find(name_for(device.type()));
-  if (found == file.tensors.end()) {
-    throw CheckpointError(ErrorCode::kNotFound, device.is_cpu()
-                                                    ? "it holds no state of the random generator"
-                                                    : fmt::format("it holds no {}", name_for(device.type())));
-  }
-  const at::Tensor& states = found->second;
-  const std::int64_t bytes = generator_state(device).numel();
-  if (states.dim() != 2 || states.size(0) == 0 || !is_state(states[0], bytes)) {
-    throw CheckpointError(ErrorCode::kCorrupt,
-                          fmt::format("its states of the random generator are not valid: expected bytes [ranks, {}], "
-                                      "found {} [{}]",
-                                      bytes, c10::toString(states.scalar_type()), fmt::join(states.sizes(), ", ")));
-  }
-  const launch::World world = find_world();
-  at::Generator generator = generator_of(device);
-  const std::lock_guard<std::mutex> lock(generator.mutex());
-  if (world.rank < states.size(0)) {
-    set_state(generator, states[world.rank].clone());
-  } else {
-    generator.set_current_seed(seed_for(states[0], world.rank));
-  }
-  report_other_ranks(world, states.size(0));
+void Checkpoint::restore_generator(torch::Device device) const {
+  in_context(origin_, [&] {
+    const auto found = file_.tensors.find(name_for(device.type()));
+    if (found == file_.tensors.end()) {
+      throw CheckpointError(ErrorCode::kNotFound, device.is_cpu()
+                                                      ? "it holds no state of the random generator"
+                                                      : fmt::format("it holds no {}", name_for(device.type())));
+    }
+    const at::Tensor& states = found->second;
+    const std::int64_t bytes = generator_state(device).numel();
+    if (states.dim() != 2 || states.size(0) == 0 || !is_state(states[0], bytes)) {
+      throw CheckpointError(ErrorCode::kCorrupt,
+                            fmt::format("its states of the random generator are not valid: expected bytes [ranks, {}], "
+                                        "found {} [{}]",
+                                        bytes, c10::toString(states.scalar_type()), fmt::join(states.sizes(), ", ")));
+    }
+    const launch::World world = find_world();
+    at::Generator generator = generator_of(device);
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    if (world.rank < states.size(0)) {
+      set_state(generator, states[world.rank].clone());
+    } else {
+      generator.set_current_seed(seed_for(states[0], world.rank));
+    }
+    report_other_ranks(world, states.size(0));
+  });
 }
 
 }  // namespace lockstep::checkpoint

@@ -12,7 +12,7 @@
 #include "checkpoint/file/tensor_rules.h"
 #include "lockstep/checkpoint/errors.h"
 #include "optimizer_fields.h"
-#include "text_of.h"
+#include "value_text.h"
 
 namespace lockstep::checkpoint {
 namespace {

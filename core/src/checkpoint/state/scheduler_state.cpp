@@ -1,5 +1,11 @@
-#include "scheduler_state.h"
-
+// LibTorch's learning rate schedulers in checkpoints, as named values:
+//
+//   scheduler.type    "torch::optim::StepLR"
+//   scheduler.steps   how often step() was called (an LRScheduler)
+//   scheduler.best, .bad_epochs, .cooldown, .epoch   (ReduceLROnPlateauScheduler)
+//   scheduler.state   the state dict, as in value_text.h (any other class)
+//
+// The learning rates themselves are saved with the optimizer.
 #include <c10/util/Type.h>
 #include <fmt/format.h>
 
@@ -11,8 +17,9 @@
 
 #include "base/number_text.h"
 #include "checkpoint/file/error_context.h"
+#include "checkpoint/interchange/optimizer_dict.h"
+#include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/state_dict.h"
-#include "text_of.h"
 #include "value_text.h"
 
 namespace lockstep::checkpoint {
@@ -141,47 +148,59 @@ void require_same(const c10::IValue& state, const char* key, double now) {
 
 }  // namespace
 
-void add_scheduler(TensorFile& file, const std::type_info& type, const c10::IValue& state) {
+void Checkpoint::add_scheduler_state(const void* scheduler, const std::type_info& type, const c10::IValue& state) {
+  require_no_other(added_.scheduler, scheduler, "scheduler");
   const std::string text = in_context("the scheduler's state", [&] { return text_of_value(state); });
-  begin(file, c10::demangle(type.name()));
-  file.metadata[kState] = text;
+  begin(file_, c10::demangle(type.name()));
+  file_.metadata[kState] = text;
+  added_.scheduler = scheduler;
 }
 
-c10::IValue scheduler_state(const TensorFile& file, const std::type_info& type) {
-  require_type(file, c10::demangle(type.name()));
-  const auto state = file.metadata.find(kState);
-  if (state == file.metadata.end()) throw CheckpointError(ErrorCode::kCorrupt, "it lacks scheduler.state");
-  return in_context(kState, [&] { return value_of_text(state->second); });
+c10::IValue Checkpoint::scheduler_state(const std::type_info& type) const {
+  return in_context(origin_, [&] {
+    require_type(file_, c10::demangle(type.name()));
+    const auto state = file_.metadata.find(kState);
+    if (state == file_.metadata.end()) throw CheckpointError(ErrorCode::kCorrupt, "it lacks scheduler.state");
+    return in_context(kState, [&] { return value_of_text(state->second); });
+  });
 }
 
-void add_scheduler(TensorFile& file, const LRScheduler& scheduler) {
-  begin(file, type_of(scheduler));
-  file.metadata["scheduler.steps"] = text_of(std::int64_t{scheduler.*Steps::kMember});
+void Checkpoint::add_scheduler(const LRScheduler& scheduler) {
+  require_no_other(added_.scheduler, &scheduler, "scheduler");
+  begin(file_, type_of(scheduler));
+  file_.metadata["scheduler.steps"] = text_of(std::int64_t{scheduler.*Steps::kMember});
+  added_.scheduler = &scheduler;
 }
 
-void restore_scheduler(const TensorFile& file, LRScheduler& scheduler) {
-  require_type(file, type_of(scheduler));
-  scheduler.*Steps::kMember = number<unsigned>(file, "scheduler.steps");
+void Checkpoint::restore_scheduler(LRScheduler& scheduler) const {
+  in_context(origin_, [&] {
+    require_type(file_, type_of(scheduler));
+    scheduler.*Steps::kMember = number<unsigned>(file_, "scheduler.steps");
+  });
 }
 
-void add_scheduler(TensorFile& file, const Plateau& scheduler) {
-  begin(file, kPlateauType);
-  file.metadata["scheduler.best"] = text_of(double{scheduler.*reveal(Best())});
-  file.metadata["scheduler.bad_epochs"] = text_of(std::int64_t{scheduler.*reveal(BadEpochs())});
-  file.metadata["scheduler.cooldown"] = text_of(std::int64_t{scheduler.*reveal(Cooldown())});
-  file.metadata["scheduler.epoch"] = text_of(std::int64_t{scheduler.*reveal(Epoch())});
+void Checkpoint::add_scheduler(const Plateau& scheduler) {
+  require_no_other(added_.scheduler, &scheduler, "scheduler");
+  begin(file_, kPlateauType);
+  file_.metadata["scheduler.best"] = text_of(double{scheduler.*reveal(Best())});
+  file_.metadata["scheduler.bad_epochs"] = text_of(std::int64_t{scheduler.*reveal(BadEpochs())});
+  file_.metadata["scheduler.cooldown"] = text_of(std::int64_t{scheduler.*reveal(Cooldown())});
+  file_.metadata["scheduler.epoch"] = text_of(std::int64_t{scheduler.*reveal(Epoch())});
+  added_.scheduler = &scheduler;
 }
 
-void restore_scheduler(const TensorFile& file, Plateau& scheduler) {
-  require_type(file, kPlateauType);
-  const auto best = number<float>(file, "scheduler.best");
-  const int bad_epochs = number<int>(file, "scheduler.bad_epochs");
-  const int cooldown = number<int>(file, "scheduler.cooldown");
-  const int epoch = number<int>(file, "scheduler.epoch");
-  scheduler.*reveal(Best()) = best;
-  scheduler.*reveal(BadEpochs()) = bad_epochs;
-  scheduler.*reveal(Cooldown()) = cooldown;
-  scheduler.*reveal(Epoch()) = epoch;
+void Checkpoint::restore_scheduler(Plateau& scheduler) const {
+  in_context(origin_, [&] {
+    require_type(file_, kPlateauType);
+    const auto best = number<float>(file_, "scheduler.best");
+    const int bad_epochs = number<int>(file_, "scheduler.bad_epochs");
+    const int cooldown = number<int>(file_, "scheduler.cooldown");
+    const int epoch = number<int>(file_, "scheduler.epoch");
+    scheduler.*reveal(Best()) = best;
+    scheduler.*reveal(BadEpochs()) = bad_epochs;
+    scheduler.*reveal(Cooldown()) = cooldown;
+    scheduler.*reveal(Epoch()) = epoch;
+  });
 }
 
 // --- Python's state_dict()

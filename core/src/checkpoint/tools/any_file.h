@@ -1,13 +1,19 @@
-// Files of Lockstep and of Python as one value: what `lockstep checkpoint` works on.
+// Files of Lockstep and of Python as one value, and their tensors: what `lockstep checkpoint` works on.
 #pragma once
 
+#include <fmt/format.h>
 #include <torch/torch.h>
 
+#include <cstdint>
 #include <filesystem>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "checkpoint/file/tensor_rules.h"
+#include "checkpoint/python/pickle_names.h"
+#include "lockstep/checkpoint/errors.h"
 #include "lockstep/checkpoint/tensor_file.h"
 
 namespace lockstep::checkpoint {
@@ -35,5 +41,65 @@ AnyFile read_any_file(const std::filesystem::path& path, std::string_view entry 
 
 // Files of a CheckpointManager's folder, by step; empty for every other path.
 std::vector<std::filesystem::path> checkpoints_in(const std::filesystem::path& path);
+
+// --- Tensors of files from anyone, for calculations and messages
+
+inline std::string dtype_text(const torch::Tensor& tensor) {
+  const DtypeNames* names = find_dtype(tensor.scalar_type());
+  return names == nullptr ? c10::toString(tensor.scalar_type()) : std::string(names->name);
+}
+
+// The values without those that are repeated by a stride of 0: a short file can have a tensor of any size.
+inline torch::Tensor without_repeats(torch::Tensor tensor) {
+  for (std::int64_t i = 0; i < tensor.dim(); ++i) {
+    if (tensor.stride(i) == 0 && tensor.size(i) > 1) tensor = tensor.narrow(i, 0, 1);
+  }
+  return tensor;
+}
+
+// A text of a file for a message: it may be long.
+inline std::string shown_text(std::string_view text, std::size_t most = 200) {
+  return std::string(text.substr(0, most)) + (text.size() > most ? "..." : "");
+}
+
+// What is calculated or written value by value. Strides let a short file have tensors of any size, and references any
+// number of them.
+class ValueBudget {
+ public:
+  // Notes the values of a tensor. Throws CheckpointError (kUnsupported) when they are far more than their memory has.
+  void add(const torch::Tensor& tensor) {
+    if (!tensor.defined() || !why_not_saved(tensor).empty()) return;
+    if (memory_.insert(tensor.storage().unsafeGetStorageImpl()).second) held_ += tensor.storage().nbytes();
+    used_ += tensor.nbytes();
+    if (used_ <= kFree + kTimes * held_) return;
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          fmt::format("its tensors repeat their elements: they have {} bytes of values in {} bytes of "
+                                      "memory. Only a file of torch.save can hold that; make them contiguous() first",
+                                      used_, held_));
+  }
+  // Notes a text.
+  void add(std::string_view text) {
+    text_ += text.size();
+    if (text_ > kMostText) throw CheckpointError(ErrorCode::kUnsupported, "its texts are repeated too often");
+  }
+
+ private:
+  static constexpr std::uint64_t kFree = std::uint64_t{64} << 20;
+  static constexpr std::uint64_t kTimes = 16;
+  static constexpr std::uint64_t kMostText = std::uint64_t{1} << 30;
+
+  std::set<const void*> memory_;
+  std::uint64_t held_ = 0;
+  std::uint64_t used_ = 0;
+  std::uint64_t text_ = 0;
+};
+
+// How many of its values (repeated ones count once) are NaN or infinite.
+inline std::int64_t not_finite(const torch::Tensor& tensor) {
+  if (!tensor.defined() || !why_not_saved(tensor).empty()) return 0;
+  if (!tensor.is_complex() && !tensor.is_floating_point()) return 0;
+  const auto dtype = tensor.is_complex() ? torch::kComplexDouble : torch::kDouble;
+  return (~torch::isfinite(without_repeats(tensor).to(dtype))).sum().item<std::int64_t>();
+}
 
 }  // namespace lockstep::checkpoint

@@ -10,15 +10,13 @@
 #include "base/printable.h"
 #include "checkpoint/file/error_context.h"
 #include "checkpoint/file/file_kind.h"
-#include "checkpoint/interchange/dtype_names.h"
 #include "checkpoint/interchange/optimizer_dict.h"
-#include "checkpoint/state/own_values.h"
-#include "checkpoint/state/text_of.h"
+#include "checkpoint/python/pickle_names.h"
+#include "checkpoint/state/value_text.h"
 #include "checkpoint/tools/tools.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/tensor_file.h"
 #include "lockstep/checkpoint/torch_file.h"
-#include "tensor_values.h"
 
 namespace lockstep::checkpoint {
 namespace {

@@ -12,9 +12,8 @@
 #include "any_file.h"
 #include "checkpoint/file/error_context.h"
 #include "checkpoint/file/tensor_rules.h"
-#include "checkpoint/state/foreign_value.h"
+#include "checkpoint/state/file_values.h"
 #include "checkpoint/tools/tools.h"
-#include "tensor_values.h"
 
 namespace lockstep::checkpoint {
 namespace {

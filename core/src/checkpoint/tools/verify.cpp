@@ -5,9 +5,8 @@
 
 #include "any_file.h"
 #include "checkpoint/file/error_context.h"
-#include "checkpoint/state/foreign_value.h"
+#include "checkpoint/state/file_values.h"
 #include "checkpoint/tools/tools.h"
-#include "tensor_values.h"
 
 namespace lockstep::checkpoint {
 namespace {

@@ -1,12 +1,20 @@
-// The copies of a state's tensors that an asynchronous save writes.
+// What an asynchronous save needs: copies of the state's tensors, and the thread that writes them.
 #pragma once
 
 #include <torch/torch.h>
 
+#include <atomic>
 #include <cstdint>
+#include <functional>
+#include <future>
 #include <map>
+#include <memory>
 #include <string>
+#include <thread>
 #include <vector>
+
+#include "lockstep/base/fork.h"
+#include "lockstep/base/status.h"
 
 namespace lockstep::checkpoint {
 
@@ -35,5 +43,19 @@ Staged stage(const Tensors& tensors, Tensors& kept, bool overlap, const std::str
 // since stage(). It sees in-place operations, but none through data(), by which LibTorch's optimizers change
 // parameters.
 void copy_pending(const std::vector<PendingCopy>& pending, const std::string& origin);
+
+// A save that a thread makes. In a fork its thread is not there, and its results never come. The last owner waits for
+// the thread.
+struct Saving {
+  Origin origin;
+  std::future<void> copied;
+  std::shared_future<void> result;
+  std::atomic<bool> reported = false;  // whether somebody has taken on the error of `result`
+  std::jthread thread;
+};
+
+// Runs `work` in a thread. exit() waits for it and logs its error, because a manager may be a local variable of main(),
+// which exit() does not destroy, or a static one, which is destroyed when much of what a save uses is gone.
+Result<std::shared_ptr<Saving>> start_saving(std::function<void()> work, std::future<void> copied);
 
 }  // namespace lockstep::checkpoint

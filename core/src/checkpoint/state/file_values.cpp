@@ -1,4 +1,4 @@
-#include "dict_growth.h"
+#include "file_values.h"
 
 #include <ATen/core/Dict.h>
 #include <fmt/format.h>
