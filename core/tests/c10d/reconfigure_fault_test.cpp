@@ -85,8 +85,8 @@ void die_one_after_another(int world, const std::vector<int>& order) {
       const ProcessGroupGuard guard("", kMortalWorld);
       int left = world;
       for (const int victim : order) {
-        for (int i = 0; i < 3; ++i) add_up();
         if (rank == victim) {
+          for (int i = 0; i < 3; ++i) add_up();
           const Work work = all_reduce_async(torch::full({1 << 16}, static_cast<float>(get_rank() + 1)));
           raise(SIGKILL);
         }
@@ -111,8 +111,10 @@ TEST(ReconfigureFault, TheRankThatServesTheStoreDies) {
     unsetenv("LOCKSTEP_STORE");
     run_mortal([&] {
       const ProcessGroupGuard guard("", kMortalWorld);
-      for (int i = 0; i < 3; ++i) add_up();
-      if (rank == 0) raise(SIGKILL);
+      if (rank == 0) {
+        for (int i = 0; i < 3; ++i) add_up();
+        raise(SIGKILL);
+      }
       add_up_and_go_on(2);
       EXPECT_EQ(get_rank(), rank - 1);
     });
@@ -127,23 +129,24 @@ TEST(ReconfigureFault, SeveralDieMeanwhile) {
       run_mortal([&] {
         const ProcessGroupGuard guard("", kMortalWorld);
         std::mt19937 random(seed * kWorld + static_cast<unsigned>(rank));
-        for (int i = 0; i < 3; ++i) add_up();
-        if (rank == static_cast<int>(seed) % kWorld) raise(SIGKILL);
-        std::thread killer;
-        if (rank == 3 || rank == 4) {
-          const auto when = microseconds(random() % 8000);
-          killer = std::thread([when] {
-            std::this_thread::sleep_for(when);
-            raise(SIGKILL);
-          });
+        if (rank == static_cast<int>(seed) % kWorld) {
+          for (int i = 0; i < 3; ++i) add_up();
+          raise(SIGKILL);
         }
+        std::thread killer;
         for (bool over = false; !over;) {
           try {
-            while (get_world_size() > 3 || rank == 3 || rank == 4) add_up();
+            while (get_world_size() > 2 || rank == 3 || rank == 4) add_up();
             for (int i = 0; i < 100; ++i) add_up();
             over = true;
           } catch (const std::exception& error) {
             EXPECT_TRUE(is_loss(error)) << error.what();
+            if ((rank == 3 || rank == 4) && !killer.joinable()) {
+              killer = std::thread([when = microseconds(random() % 8000)] {
+                std::this_thread::sleep_for(when);
+                raise(SIGKILL);
+              });
+            }
             try {
               reconfigure({.timeout = seconds(40)});
             } catch (const std::exception& again) {
@@ -177,8 +180,10 @@ TEST(ReconfigureFault, AHandleOfADeadProcessIsAnErrorAtOnce) {
     run_mortal([rank] {
       const ProcessGroupGuard guard("", kMortalWorld);
       const std::vector<std::string> all = all_gather_object(get_reconfigure_handle());
-      barrier();
-      if (rank == 1) raise(SIGKILL);
+      if (rank == 1) {
+        add_up();
+        raise(SIGKILL);
+      }
       try {
         while (true) add_up();
       } catch (const std::exception& error) {
