@@ -1,16 +1,16 @@
-#include "c10d/stores/watched_store.h"
+#include "store/membership/watched_store.h"
 
 #include <chrono>
 #include <utility>
 
-namespace lockstep {
+namespace lockstep::comm {
 namespace {
 
 constexpr auto kLookEvery = std::chrono::milliseconds(200);
 
-class WatchedStore final : public comm::Store {
+class WatchedStore final : public Store {
  public:
-  WatchedStore(std::shared_ptr<comm::Store> inner, std::function<Status()> look)
+  WatchedStore(std::shared_ptr<Store> inner, std::function<Status()> look)
       : inner_(std::move(inner)), look_(std::move(look)) {}
 
   std::string local_address() const override { return inner_->local_address(); }
@@ -18,10 +18,10 @@ class WatchedStore final : public comm::Store {
  private:
   // Repeats a wait for keys, and looks at the ranks in between. What a rank had set before it ended is there when its
   // end is seen.
-  Result<comm::StoreAnswer> answer(comm::StoreCall call) override {
+  Result<StoreAnswer> answer(StoreCall call) override {
     if (!call.waits()) return inner_->ask(std::move(call));
     while (true) {
-      comm::StoreCall part = call;
+      StoreCall part = call;
       part.deadline = earlier(call.deadline, Deadline::after(kLookEvery));
       auto waited = inner_->ask(std::move(part));
       if (waited.status().code() != ErrorCode::kTimeout) return waited;
@@ -35,14 +35,14 @@ class WatchedStore final : public comm::Store {
     }
   }
 
-  const std::shared_ptr<comm::Store> inner_;
+  const std::shared_ptr<Store> inner_;
   const std::function<Status()> look_;
 };
 
 }  // namespace
 
-std::shared_ptr<comm::Store> make_watched_store(std::shared_ptr<comm::Store> store, std::function<Status()> look) {
+std::shared_ptr<Store> make_watched_store(std::shared_ptr<Store> store, std::function<Status()> look) {
   return std::make_shared<WatchedStore>(std::move(store), std::move(look));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::comm

@@ -7,9 +7,9 @@
 #include "lockstep/base/status.h"
 #include "lockstep/store/store.h"
 
-namespace lockstep {
+namespace lockstep::comm {
 
 // A view of `store`. Its waits call `look` every 0.2 s, and fail with its error unless the key is there by then.
-std::shared_ptr<comm::Store> make_watched_store(std::shared_ptr<comm::Store> store, std::function<Status()> look);
+std::shared_ptr<Store> make_watched_store(std::shared_ptr<Store> store, std::function<Status()> look);
 
-}  // namespace lockstep
+}  // namespace lockstep::comm
