@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kCaller = "reconfigure";
 
-[[noreturn]] void reject(ErrorCode code, const std::string& text) {
+[[noreturn]] void refuse(ErrorCode code, const std::string& text) {
   throw ArgumentError(code, fmt::format("{}: {}", kCaller, text));
 }
 
@@ -51,10 +51,10 @@ class Reconfiguration {
     call_.deadline = Deadline::after(timeout);
     for (const auto& entry : facts_.backends.entries) {
       if (entry.backend == BackendName::kMpi)
-        reject(ErrorCode::kUnsupported, "MPI's processes cannot form a world anew; start the job again");
+        refuse(ErrorCode::kUnsupported, "MPI's processes cannot form a world anew; start the job again");
     }
     if (!is_world_) static_cast<void>(world_.facts(kCaller));  // there must be one
-    if (!group_->hasBackends()) reject(ErrorCode::kInvalidArgument, "this rank is no member of the group");
+    if (!group_->hasBackends()) refuse(ErrorCode::kInvalidArgument, "this rank is no member of the group");
     if (call_.handles.empty()) {
       find_known();
     } else if (const Status wrong = place_->check(call_); !wrong.ok()) {
@@ -94,7 +94,7 @@ class Reconfiguration {
   void find_known() {
     const std::vector<std::string> all = world_.handles();
     if (all.empty()) {
-      reject(ErrorCode::kInvalidArgument,
+      refuse(ErrorCode::kInvalidArgument,
              "the ranks do not know where they can be met; give InitOptions::enable_reconfigure to init_process_group, "
              "or the handles of all members");
     }
@@ -112,7 +112,7 @@ class Reconfiguration {
       const bool known = rank >= 0 && rank < static_cast<int>(all.size()) && all[rank].pid == handle->pid &&
                          all[rank].host == handle->host;
       if (!known) {
-        reject(ErrorCode::kInvalidArgument,
+        refuse(ErrorCode::kInvalidArgument,
                fmt::format("{} is not of the present world; the members of a group are", describe(handle.value())));
       }
       ranks.push_back(rank);
