@@ -102,7 +102,7 @@ Result<Fd> connect_patiently(const TcpStoreOptions& options, Deadline deadline, 
   for (int attempts = 1;; ++attempts) {
     auto fd = connect_once(
         options, earlier(deadline, Deadline::after(interrupt_fd < 0 ? kAttemptTimeout : kShortAttemptTimeout)));
-    if (fd.ok() || !worth_another_try(fd.status())) return fd;
+    if (fd.ok() || !worth_another_try(fd.status()) || !options.tries_again) return fd;
     const auto now = Deadline::Clock::now();
     if (deadline.remaining() <= pause) return gave_up(options, attempts, now - start, fd.status());
     if (now >= next_report) {
