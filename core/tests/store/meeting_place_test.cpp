@@ -6,7 +6,11 @@
 #include <functional>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
+
+#include "store/membership/reconfigure_handle.h"
+#include "store/tcp/socket.h"
 
 namespace lockstep::comm {
 namespace {
@@ -82,6 +86,7 @@ TEST(MeetingPlace, WrongCallsSayWhatIsWrong) {
     expect_error(check({own, garbage}), ErrorCode::kInvalidArgument, {"expected a handle of Lockstep"});
   }
   expect_error(check({own, place->handle(1)}), ErrorCode::kInvalidArgument, {"twice", "pid"});
+  expect_error(check({own, place->handle(-1)}), ErrorCode::kInvalidArgument, {"expected a handle of Lockstep"});
   expect_error(check({open_place()->handle(1)}), ErrorCode::kInvalidArgument,
                {"own handle", "not among the 1 handles"});
   expect_error(check({own, open_place("another build")->handle(1)}), ErrorCode::kInvalidArgument,
@@ -90,17 +95,47 @@ TEST(MeetingPlace, WrongCallsSayWhatIsWrong) {
                {"another job", "LOCKSTEP_JOB_KEY"});
 }
 
-TEST(MeetingPlace, OtherHandlesAreAnErrorOnBothSides) {
+TEST(MeetingPlace, AHandleThatIsDamagedIsNone) {
+  const std::string handle = open_place()->handle(3);
+  EXPECT_EQ(parse_reconfigure_handle(handle)->rank, 3);
+  std::vector<std::string> damaged{handle + "0", std::string(1 << 24, '|'), std::string(9, '|')};
+  for (std::size_t i = 0; i < handle.size(); ++i) {
+    damaged.push_back(handle.substr(0, i));
+    damaged.push_back(handle);
+    damaged.back()[i] = handle[i] == '1' ? '2' : '1';
+  }
+  for (const std::string& text : damaged)
+    EXPECT_EQ(parse_reconfigure_handle(text).status().code(), ErrorCode::kInvalidArgument) << text.substr(0, 200);
+}
+
+// Who gives what, of members 0, 1 and 2; all learn that they disagree. Some wait at other stores than the others.
+TEST(MeetingPlace, OtherHandlesAreAnErrorOnAllSides) {
+  const Members members(3);
+  using Given = std::vector<std::vector<int>>;
+  std::int64_t uuid = 0;
+  for (const Given& given : {Given{{0, 1}, {0, 1, 2}, {}}, Given{{0, 1}, {1, 0}, {}}, Given{{0, 1, 2}, {2, 1, 0}, {}},
+                             Given{{0, 1}, {1, 2}, {1, 2, 0}}, Given{{0, 1}, {1, 2}, {2, 0}}}) {
+    ++uuid;
+    members.in_all([&](int member) {
+      if (given[member].empty()) return;
+      ReconfigureCall call = members.call(uuid);
+      call.handles.clear();
+      for (const int other : given[member]) call.handles.push_back(members.handles[other]);
+      expect_error(members.places[member]->meet(call).status(), ErrorCode::kMismatch,
+                   {"different handles", "members", "uuid", "pid"});
+    });
+  }
+}
+
+// Those who agree go on, and the one who does not learns of it.
+TEST(MeetingPlace, OtherHandlesThanThoseOfAGroupThatIsMade) {
   const Members members(3);
   members.in_all([&](int member) {
-    if (member == 2) return;
-    ReconfigureCall call = members.call(1);
-    if (member == 1) call.handles.pop_back();
-    expect_error(members.places[member]->meet(call).status(), ErrorCode::kMismatch, {"different handles", "3 members"});
-    call = members.call(2);
-    call.handles.pop_back();
-    if (member == 1) std::swap(call.handles[0], call.handles[1]);
-    expect_error(members.places[member]->meet(call).status(), ErrorCode::kMismatch, {"different handles"});
+    ReconfigureCall call = members.call(7);
+    if (member != 0) call.handles.erase(call.handles.begin());
+    const auto met = members.places[member]->meet(call);
+    EXPECT_EQ(met.ok(), member != 0) << met.status().message();
+    if (member == 0) expect_error(met.status(), ErrorCode::kMismatch, {"2 members and 3 members"});
   });
 }
 
@@ -111,7 +146,7 @@ TEST(MeetingPlace, AUsedNumberIsAnErrorOnEveryMember) {
   ASSERT_TRUE(alone.ok());
   EXPECT_EQ(alone.value().rendezvous.world_size, 1);
   members.in_all([&](int member) {
-    expect_error(members.places[member]->meet(members.call(5)).status(), ErrorCode::kMismatch, {"5 was already used"});
+    expect_error(members.places[member]->meet(members.call(5)).status(), ErrorCode::kMismatch, {"uuid 5"});
   });
   members.in_all([&](int member) {
     ReconfigureCall call = members.call(5);
@@ -198,6 +233,86 @@ TEST(MeetingPlace, WhoEndsMeanwhileIsNamedAndTheOthersTryAgain) {
       EXPECT_TRUE(members.places[member]->meet(calls[member]).ok());
     });
   }
+}
+
+// Before it has come itself.
+TEST(MeetingPlace, AMemberThatEndsWhileOthersWaitIsNamed) {
+  for (const int gone : {0, 1, 2}) {
+    Members members(3);
+    std::thread killer([&, place = std::exchange(members.places[gone], nullptr)]() mutable {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      place.reset();
+    });
+    const std::string name = "(rank " + std::to_string(gone) + " before)";
+    members.in_all([&](int member) {
+      expect_error(members.places[member]->meet(members.call(1)).status(), ErrorCode::kPeerFailed, {name.c_str()});
+    });
+    killer.join();
+  }
+}
+
+// A member that is stopped: the kernel takes connections for it.
+struct Stopped {
+  explicit Stopped(Members& members, int rank) {
+    ReconfigureHandle handle = parse_reconfigure_handle(members.handles[rank]).value();
+    handle.id = "0123456789abcdef";
+    handle.store = local_endpoint(port.get()).value();
+    members.handles[rank] = to_text(handle);
+    members.places[rank].reset();
+  }
+  Fd port = listen_at({"127.0.0.1", 0}).value();
+};
+
+TEST(MeetingPlace, AMemberThatIsStoppedIsNamed) {
+  for (const int rank : {0, 1}) {
+    Members members(3);
+    const Stopped stopped(members, rank);
+    const std::string name = "(rank " + std::to_string(rank) + " before)";
+    const auto limit = std::chrono::milliseconds(300);
+    members.in_all([&](int member) {
+      expect_error(members.places[member]->meet(members.call(1, limit)).status(), ErrorCode::kTimeout,
+                   {"live", name.c_str()});
+      expect_error(members.places[member]->find_survivors("world", members.handles, Deadline::after(limit)).status(),
+                   ErrorCode::kTimeout, {"live", name.c_str()});
+    });
+  }
+}
+
+TEST(MeetingPlace, AStoppedMemberThatEndsIsNoticed) {
+  for (const int rank : {0, 1}) {
+    Members members(3);
+    Stopped stopped(members, rank);
+    const std::string name = "(rank " + std::to_string(rank) + " before)";
+    std::thread killer([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      stopped.port.reset();
+    });
+    members.in_all([&](int member) {
+      expect_error(members.places[member]->meet(members.call(1)).status(), ErrorCode::kPeerFailed, {name.c_str()});
+    });
+    killer.join();
+    members.in_all([&](int member) {
+      EXPECT_TRUE(members.places[member]->find_survivors("world", members.handles, Deadline::after(seconds(20))).ok());
+    });
+  }
+}
+
+TEST(MeetingPlace, NoKeysPileUp) {
+  const Members members(2);
+  std::vector<std::int64_t> keys;
+  for (int round = 0; round < 6; ++round) {
+    members.in_all([&](int member) {
+      const auto call = members.places[member]->find_survivors("world", members.handles, Deadline::after(seconds(20)));
+      ASSERT_TRUE(call.ok()) << call.status().message();
+      const auto met = members.places[member]->meet(call.value());
+      ASSERT_TRUE(met.ok()) << met.status().message();
+      ASSERT_TRUE(met.value().rendezvous.store->set("key of the group", "1").ok());
+      met.value().formed();
+    });
+    const Endpoint host = parse_reconfigure_handle(members.handles[0])->store;
+    keys.push_back(TcpStore::connect({.server = host}, Deadline::after(seconds(20))).value()->num_keys().value());
+  }
+  EXPECT_EQ(keys[5], keys[2]);
 }
 
 // The first one ends while the others wait for its word.

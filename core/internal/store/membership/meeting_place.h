@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -19,6 +20,7 @@
 namespace lockstep::comm {
 
 class Attendance;
+class Gathering;
 
 // One reconfiguration. All members give the same.
 struct ReconfigureCall {
@@ -65,15 +67,18 @@ class MeetingPlace {
                                          Deadline deadline);
 
  private:
-  MeetingPlace(std::unique_ptr<TcpStoreServer> server, ReconfigureHandle own, std::string job_key)
-      : server_(std::move(server)), own_(std::move(own)), job_key_(std::move(job_key)) {}
+  MeetingPlace(std::unique_ptr<TcpStoreServer> server, std::shared_ptr<TcpStore> store, ReconfigureHandle own,
+               std::string job_key)
+      : server_(std::move(server)), store_(std::move(store)), own_(std::move(own)), job_key_(std::move(job_key)) {}
 
   using Handles = std::vector<ReconfigureHandle>;
   Result<ReconfigureCall> search(const std::string& group, const Handles& members, Deadline deadline);
   Result<Handles> members_of(const ReconfigureCall& call) const;
   int rank_in(const Handles& members) const;
   Status check_unused(const ReconfigureCall& call) const LOCKSTEP_EXCLUDES(mutex_);
+  Gathering gathering(const ReconfigureCall& call, const Handles& members) const;
   Status refuse(const ReconfigureCall& call, const Handles& members, const Status& why) const;
+  Status forget_last(const std::string& group, const std::string& next_keys) LOCKSTEP_EXCLUDES(mutex_);
   Result<Reunion> meet(const ReconfigureCall& call, const Handles& members) LOCKSTEP_EXCLUDES(mutex_);
   Result<std::shared_ptr<Attendance>> attend(const ReconfigureHandle& host, Deadline deadline)
       LOCKSTEP_EXCLUDES(mutex_);
@@ -82,10 +87,12 @@ class MeetingPlace {
   Result<std::string> follow(const ReconfigureHandle& leader, const std::string& keys, Deadline deadline);
 
   const std::unique_ptr<TcpStoreServer> server_;
+  const std::shared_ptr<TcpStore> store_;  // the server's
   const ReconfigureHandle own_;
   const std::string job_key_;
   mutable Mutex mutex_;
   std::set<std::pair<std::string, std::int64_t>> used_ LOCKSTEP_GUARDED_BY(mutex_);  // groups and uuids
+  std::map<std::string, std::string> last_keys_ LOCKSTEP_GUARDED_BY(mutex_);  // by group: those of its last meeting
   // At the store where this process was last. It stays between finding the survivors and meeting them.
   std::shared_ptr<Attendance> attendance_ LOCKSTEP_GUARDED_BY(mutex_);
 };

@@ -21,7 +21,7 @@ struct ReconfigureHandle {
 };
 
 std::string to_text(const ReconfigureHandle& handle);
-// kInvalidArgument for any other text.
+// kInvalidArgument for any other text; a handle that is damaged or cut off is one too.
 Result<ReconfigureHandle> parse_reconfigure_handle(std::string_view text);
 
 // "pid 12 on host a (rank 1 before)".

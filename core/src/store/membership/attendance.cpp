@@ -10,14 +10,16 @@
 namespace lockstep::comm {
 namespace {
 
-constexpr auto kLeft = "left";  // a list that nobody reads
 // As long as connections of a TcpStore survive. A process that ends is seen at once all the same.
 constexpr auto kLostAfter = std::chrono::seconds(60);
 constexpr auto kListTime = std::chrono::seconds(5);  // the values are in the store
 
 }  // namespace
 
-Result<std::shared_ptr<Attendance>> Attendance::open(const TcpStoreOptions& server, std::string id, Deadline deadline) {
+Result<std::shared_ptr<Attendance>> Attendance::open(const TcpStoreOptions& options, std::string id,
+                                                     Deadline deadline) {
+  TcpStoreOptions server = options;
+  server.tries_again = false;
   LOCKSTEP_ASSIGN_OR_RETURN(auto store, TcpStore::connect(server, deadline));
   LOCKSTEP_ASSIGN_OR_RETURN(auto session, StoreSession::connect(server, deadline, /*interrupt_fd=*/-1));
   return std::make_shared<Attendance>(std::move(store), std::move(session), std::move(id), server.server);
@@ -26,6 +28,7 @@ Result<std::shared_ptr<Attendance>> Attendance::open(const TcpStoreOptions& serv
 Status Attendance::come(const std::string& meeting) {
   MutexLock lock(mutex_);
   list_ = meeting + "/ended";
+  seen_ = 0;
   return session_.leave_will(list_, id_, kLostAfter);
 }
 
@@ -33,7 +36,7 @@ void Attendance::leave() {
   MutexLock lock(mutex_);
   if (list_.empty()) return;
   list_.clear();
-  static_cast<void>(session_.leave_will(kLeft, id_, kLostAfter));
+  static_cast<void>(session_.leave_will({}, {}, kLostAfter));
   session_ = StoreSession();
 }
 
@@ -50,7 +53,15 @@ Result<std::vector<std::string>> Attendance::ended() const {
   std::vector<std::string> keys;
   for (int number = 1; number <= number_from_text<int>(count).value_or(0); ++number)
     keys.push_back(fmt::format("{}/{}", list, number));
-  return store_->multi_get(keys, Deadline::after(kListTime));
+  auto ids = store_->multi_get(keys, Deadline::after(kListTime));
+  MutexLock lock(mutex_);
+  if (ids.ok() && list == list_) seen_ = ids->size();
+  return ids;
+}
+
+std::string Attendance::next_end() const {
+  MutexLock lock(mutex_);
+  return list_.empty() ? std::string() : fmt::format("{}/{}", list_, seen_ + 1);
 }
 
 Status Attendance::check(const std::vector<ReconfigureHandle>& members) const {

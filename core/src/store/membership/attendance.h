@@ -17,7 +17,7 @@ namespace lockstep::comm {
 // Its end counts in the meeting where it came last, unless it has left that.
 class Attendance {
  public:
-  // `id`: of this process's handle.
+  // `id`: of this process's handle. Does not try again.
   static Result<std::shared_ptr<Attendance>> open(const TcpStoreOptions& server, std::string id, Deadline deadline);
   Attendance(std::shared_ptr<TcpStore> store, StoreSession session, std::string id, Endpoint server)
       : store_(std::move(store)), id_(std::move(id)), server_(std::move(server)), session_(std::move(session)) {}
@@ -36,6 +36,8 @@ class Attendance {
   Result<std::vector<std::string>> ended() const LOCKSTEP_EXCLUDES(mutex_);
   // kPeerFailed: it is one of these. Ok after leave().
   Status check(const std::vector<ReconfigureHandle>& members) const;
+  // The key that the next end will set, counted from what ended() has last returned. Empty after leave().
+  std::string next_end() const LOCKSTEP_EXCLUDES(mutex_);
 
  private:
   const std::shared_ptr<TcpStore> store_;
@@ -43,7 +45,8 @@ class Attendance {
   const Endpoint server_;
   mutable Mutex mutex_;
   StoreSession session_ LOCKSTEP_GUARDED_BY(mutex_);
-  std::string list_ LOCKSTEP_GUARDED_BY(mutex_);  // of the meeting; empty: it has left
+  std::string list_ LOCKSTEP_GUARDED_BY(mutex_);              // of the meeting; empty: it has left
+  mutable std::size_t seen_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // ends
 };
 
 }  // namespace lockstep::comm

@@ -6,25 +6,26 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <thread>
 #include <tuple>
 
 #include "attendance.h"
-#include "base/fnv1a.h"
 #include "base/host.h"
 #include "base/random.h"
+#include "gathering.h"
 #include "lockstep/store/hash_store.h"
-#include "store/membership/same_choice.h"
-#include "store/membership/watched_store.h"
 #include "store/tcp/socket.h"
 
 namespace lockstep::comm {
 namespace {
 
+constexpr auto kRendezvousKeys = "lockstep/";  // before the keys of a group's rendezvous
 constexpr std::size_t kIdBytes = 8;
 constexpr std::size_t kListed = 8;                      // members in an error
 constexpr auto kRefusalTime = std::chrono::seconds(1);  // for telling others
+constexpr auto kOpenTime = std::chrono::seconds(10);
 constexpr auto kQuestionTime = std::chrono::seconds(1);
-constexpr auto kAttemptTime = std::chrono::seconds(1);
+constexpr auto kPause = std::chrono::milliseconds(1);
 
 Status invalid(std::string text) {
   return {ErrorCode::kInvalidArgument, std::move(text)};
@@ -43,40 +44,12 @@ std::string word_for(const std::string& job_key) {
   return word;
 }
 
-std::string keys_of(const ReconfigureCall& call) {
-  return fmt::format("reconfigure/{}/{}", call.group, call.uuid);
-}
-
-std::string digest_of(const std::vector<ReconfigureHandle>& members) {
-  Fnv1a hash;
-  for (const ReconfigureHandle& member : members) hash.add_bytes(member.id);
-  return fmt::format("{} members with digest {:016x}", members.size(), hash.value());
-}
-
-// At whose store the members meet. It does not depend on the order of the handles, so that members that disagree about
-// that meet too, and learn of it.
-const ReconfigureHandle& host_of(const std::vector<ReconfigureHandle>& members) {
-  return *std::min_element(members.begin(), members.end(), [](const auto& a, const auto& b) {
-    return std::tie(a.rank, a.id) < std::tie(b.rank, b.id);
-  });
-}
-
 // Errors name ranks: who they are.
 std::string list_of(const std::vector<ReconfigureHandle>& members) {
   std::string text;
   for (std::size_t rank = 0; rank < std::min(members.size(), kListed); ++rank)
     text += fmt::format("{}rank {} is {}", rank == 0 ? "" : ", ", rank, describe(members[rank]));
   return members.size() > kListed ? text + ", ..." : text;
-}
-
-// A process keeps its store until it ends or leaves the group.
-bool has_ended(const ReconfigureHandle& member, Deadline deadline) {
-  return ask_port(member.store, earlier(deadline, Deadline::after(kQuestionTime))) == PortAnswer::kRefused;
-}
-
-Status ended(const ReconfigureHandle& member) {
-  return {ErrorCode::kPeerFailed,
-          fmt::format("{} has ended or left: nobody listens at {}", describe(member), member.store.text())};
 }
 
 }  // namespace
@@ -95,7 +68,10 @@ Result<std::shared_ptr<MeetingPlace>> MeetingPlace::open(const Options& options)
   own.pid = static_cast<int>(getpid());
   own.host = host_name();
   own.store = server->endpoint();
-  return std::shared_ptr<MeetingPlace>(new MeetingPlace(std::move(server), std::move(own), options.job_key));
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      auto store, TcpStore::connect({.server = own.store, .job_key = options.job_key}, Deadline::after(kOpenTime)));
+  return std::shared_ptr<MeetingPlace>(
+      new MeetingPlace(std::move(server), std::move(store), std::move(own), options.job_key));
 }
 
 std::string MeetingPlace::handle(int rank) const {
@@ -153,17 +129,19 @@ Status MeetingPlace::check_unused(const ReconfigureCall& call) const {
                       call.uuid, own_.pid, own_.host)};
 }
 
+Gathering MeetingPlace::gathering(const ReconfigureCall& call, const Handles& members) const {
+  return {call.group, call.uuid, members, static_cast<std::size_t>(rank_in(members)), job_key_, call.deadline};
+}
+
 // Tells the members that wait for this one.
 Status MeetingPlace::refuse(const ReconfigureCall& call, const Handles& members, const Status& why) const {
   if (members.size() == 1) return why;
-  const auto store =
-      TcpStore::connect({.server = host_of(members).store, .job_key = job_key_}, Deadline::after(kRefusalTime));
+  const Gathering others = gathering(call, members);
+  const auto store = TcpStore::connect({.server = others.host().store, .job_key = job_key_, .tries_again = false},
+                                       Deadline::after(kRefusalTime));
   if (store.ok()) {
-    const Status told(why.code(),
-                      why.code() == ErrorCode::kPeerFailed
-                          ? why.message()
-                          : fmt::format("rank(s) {} could not take part: {}", rank_in(members), why.message()));
-    refuse_choice(*store.value(), keys_of(call), static_cast<int>(members.size()), told);
+    const std::string told = fmt::format("rank(s) {} could not take part: {}", rank_in(members), why.message());
+    others.refuse(*store.value(), {why.code(), told});
   }
   return why;
 }
@@ -180,23 +158,47 @@ Result<std::shared_ptr<Attendance>> MeetingPlace::attend(const ReconfigureHandle
     if (attendance_ != nullptr && attendance_->server().text() == host.store.text()) return attendance_;
     attendance_.reset();
   }
-  const TcpStoreOptions server{.server = host.store, .job_key = job_key_};
-  Result<std::shared_ptr<Attendance>> attendance = ended(host);
-  while (!has_ended(host, deadline)) {
-    // It may end at any time, so a connection is not tried for long.
-    attendance = Attendance::open(server, own_.id, earlier(deadline, Deadline::after(kAttemptTime)));
-    if (attendance.status().code() != ErrorCode::kUnavailable || deadline.expired()) break;
-    attendance = ended(host);
+  for (;; std::this_thread::sleep_for(kPause)) {
+    auto attendance = Attendance::open({.server = host.store, .job_key = job_key_}, own_.id, deadline);
+    if (attendance.ok()) {
+      MutexLock lock(mutex_);
+      attendance_ = attendance.value();
+      return attendance;
+    }
+    const Status why = attendance.status().with_context(fmt::format("the store of {}", describe(host)));
+    // Another program may listen there by now.
+    if (why.code() == ErrorCode::kPermission || why.code() == ErrorCode::kCorrupt) {
+      return Status(ErrorCode::kPeerFailed,
+                    fmt::format("{} has ended or left: {}", describe(host), attendance.status().message()));
+    }
+    if (why.code() != ErrorCode::kUnavailable && why.code() != ErrorCode::kTimeout) return why;
+    const PortAnswer answer = ask_port(host.store, Deadline::after(kQuestionTime));
+    if (answer == PortAnswer::kRefused) return ended(host);
+    if (answer == PortAnswer::kNone) return why;
+    if (deadline.expired()) {
+      return Status(ErrorCode::kTimeout,
+                    fmt::format("{} lives, and its store at {} has not answered in time: is the process stopped?",
+                                describe(host), host.store.text()));
+    }
   }
-  if (!attendance.ok()) return attendance.status().with_context(fmt::format("the store of {}", describe(host)));
-  MutexLock lock(mutex_);
-  attendance_ = attendance.value();
-  return attendance;
 }
 
 void MeetingPlace::end_attendance() {
   MutexLock lock(mutex_);
   attendance_.reset();
+}
+
+// The keys of the group that this process has left.
+Status MeetingPlace::forget_last(const std::string& group, const std::string& next_keys) {
+  std::string keys = next_keys;
+  {
+    MutexLock lock(mutex_);
+    std::swap(last_keys_[group], keys);
+  }
+  if (keys.empty()) return {};
+  for (const char* const before : {"", kRendezvousKeys})
+    LOCKSTEP_RETURN_IF_ERROR(store_->delete_prefix(before + keys + "/").status());
+  return {};
 }
 
 Result<Reunion> MeetingPlace::meet(const ReconfigureCall& call) {
@@ -205,39 +207,32 @@ Result<Reunion> MeetingPlace::meet(const ReconfigureCall& call) {
   auto met = meet(call, members);
   if (met.ok()) return met;
   end_attendance();
-  const Status& why = met.status();
-  const ReconfigureHandle& host = host_of(members);
-  if (why.code() == ErrorCode::kUnavailable && has_ended(host, call.deadline)) return ended(host);
-  return Status(why.code(), fmt::format("{}. Here {}", why.message(), list_of(members)));
+  return Status(met.status().code(), fmt::format("{}. Here {}", met.status().message(), list_of(members)));
 }
 
 Result<Reunion> MeetingPlace::meet(const ReconfigureCall& call, const Handles& members) {
-  RendezvousOptions options;
-  options.rank = rank_in(members);
-  options.world_size = static_cast<int>(members.size());
-  options.group_name = keys_of(call);
-  options.environment = Environment();  // a newcomer's may differ
-  Reunion reunion;
-  for (const ReconfigureHandle& member : members) reunion.handles.push_back(to_text(member));
+  Gathering here = gathering(call, members);
   {
     MutexLock lock(mutex_);
     used_.emplace(call.group, call.uuid);
   }
+  LOCKSTEP_RETURN_IF_ERROR(forget_last(call.group, here.keys()));
+  LOCKSTEP_RETURN_IF_ERROR(here.note_in(*store_));
+  Reunion reunion;
+  for (const ReconfigureHandle& member : members) reunion.handles.push_back(to_text(member));
   std::shared_ptr<Store> store = std::make_shared<HashStore>();
   if (members.size() > 1) {
-    LOCKSTEP_ASSIGN_OR_RETURN(reunion.attendance, attend(host_of(members), call.deadline));
-    if (host_of(members).id == own_.id) {  // for all of them
-      const auto lost = std::find_if(members.begin(), members.end(),
-                                     [&](const auto& member) { return has_ended(member, call.deadline); });
-      if (lost != members.end()) return refuse(call, members, ended(*lost));
-    }
+    LOCKSTEP_ASSIGN_OR_RETURN(reunion.attendance, attend(here.host(), call.deadline));
     end_attendance();  // `reunion` owns it now
-    LOCKSTEP_RETURN_IF_ERROR(reunion.attendance->come(keys_of(call)));
-    store = make_watched_store(reunion.attendance->store(),
-                               [members, attendance = reunion.attendance] { return attendance->check(members); });
-    LOCKSTEP_RETURN_IF_ERROR(check_same_choice(*store, keys_of(call), Roster(), options.rank, options.world_size,
-                                               {digest_of(members), /*is_default=*/false, "handles"}, call.deadline));
+    if (const Status come = reunion.attendance->come(here.keys()); !come.ok()) return ended_or(here.host(), come);
+    LOCKSTEP_RETURN_IF_ERROR(here.gather(reunion.attendance));
+    store = here.watched(reunion.attendance);
   }
+  RendezvousOptions options;
+  options.rank = rank_in(members);
+  options.world_size = static_cast<int>(members.size());
+  options.group_name = here.keys();
+  options.environment = Environment();  // a newcomer's may differ
   options.timeout = call.deadline.remaining_ms();
   LOCKSTEP_ASSIGN_OR_RETURN(reunion.rendezvous, rendezvous(options, store));
   return reunion;

@@ -23,7 +23,7 @@ using std::chrono::milliseconds;
 constexpr std::string_view kWhyNot = "refused ";
 // How often the leader looks at its store, and at the ports of those who have not come.
 constexpr auto kLeaderLooksEvery = std::chrono::microseconds(500);
-constexpr auto kAskEvery = milliseconds(20);
+constexpr auto kAskEvery = milliseconds(10);
 // A machine whose kernel does not answer for so long counts as lost.
 constexpr auto kUnreachableAfter = std::chrono::seconds(3);
 constexpr auto kValueTime = std::chrono::seconds(5);  // the value is in the store
@@ -141,30 +141,31 @@ Result<std::string> MeetingPlace::lead(const Handles& members, std::vector<bool>
       if (!seen.gone[i] && !seen.unreachable[i]) outcome += to_text(members[i]) + "\n";
     }
   }
-  LOCKSTEP_RETURN_IF_ERROR(store.set(outcome_key(keys, round), outcome));
+  // First the number: who has read the outcome may call again at once, and must not come to the same round.
   LOCKSTEP_RETURN_IF_ERROR(store.add(keys + "/round", 1).status());
-  static_cast<void>(store.delete_key(so_far_key(keys, round)));
-  static_cast<void>(store.delete_key(outcome_key(keys, round - 2)));  // everybody has read it
+  LOCKSTEP_RETURN_IF_ERROR(store.set(outcome_key(keys, round), outcome));
+  static_cast<void>(store.delete_prefix(meeting_of(keys, round - 1) + "/"));  // everybody has read the outcome
   return outcome;
 }
 
 // Returns an outcome that concerns this process, or a refusal.
 Result<std::string> MeetingPlace::follow(const ReconfigureHandle& leader, const std::string& keys, Deadline deadline) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto attendance, attend(leader, deadline));
-  TcpStore& store = *attendance->store();
+  const Status silent(ErrorCode::kTimeout,
+                      fmt::format("{}, which is to lead, lives and has not told the others who goes on; does it call "
+                                  "reconfigure, or is it stopped?",
+                                  describe(leader)));
+  const auto attendance = attend(leader, deadline);
+  if (attendance.status().code() == ErrorCode::kTimeout) return silent;
+  LOCKSTEP_RETURN_IF_ERROR(attendance.status());
+  TcpStore& store = *attendance.value()->store();
   while (true) {
     LOCKSTEP_ASSIGN_OR_RETURN(const std::int64_t round, store.add(keys + "/round", 0));
-    LOCKSTEP_RETURN_IF_ERROR(attendance->come(meeting_of(keys, round)));
+    LOCKSTEP_RETURN_IF_ERROR(attendance.value()->come(meeting_of(keys, round)));
     LOCKSTEP_RETURN_IF_ERROR(store.append(so_far_key(keys, round), own_.id + "\n"));
     // The leader gives up at its own deadline, and says more than this rank could.
     const Deadline later = deadline.is_never() ? deadline : Deadline::at(deadline.when() + kLeadersTime);
     auto outcome = store.get(outcome_key(keys, round), later);
-    if (outcome.status().code() == ErrorCode::kTimeout) {
-      return Status(ErrorCode::kTimeout,
-                    fmt::format("{}, which is to lead, lives and has not told the others who goes on; does it call "
-                                "reconfigure?",
-                                describe(leader)));
-    }
+    if (outcome.status().code() == ErrorCode::kTimeout) return silent;
     LOCKSTEP_RETURN_IF_ERROR(outcome.status());
     if (outcome->starts_with(kWhyNot) || outcome->find("|" + own_.id + "|") != std::string::npos) return outcome;
   }
@@ -192,9 +193,8 @@ Result<ReconfigureCall> MeetingPlace::search(const std::string& group, const Han
     if (!outcome.ok()) end_attendance();
     if (!leads && !deadline.expired()) {
       const ErrorCode code = outcome.status().code();
-      // The leader ended: then its port refuses, or belongs to another program now.
-      if (code == ErrorCode::kPermission || code == ErrorCode::kCorrupt) seen.gone[first] = true;
-      if (code == ErrorCode::kUnavailable || code == ErrorCode::kPeerFailed || seen.gone[first]) continue;
+      seen.gone[first] = code == ErrorCode::kPeerFailed;
+      if (code == ErrorCode::kUnavailable || seen.gone[first]) continue;  // the leader ends, or the way to it is broken
     }
     LOCKSTEP_RETURN_IF_ERROR(outcome.status());
     if (outcome->starts_with(kWhyNot)) return status_from(outcome->substr(kWhyNot.size()));
