@@ -1,6 +1,6 @@
 """recovery: from SIGKILL of one of two ranks to the first all-reduce after the restart, under `lockstep run`, under
 torchrun with the same program, and under Monarch with PyTorch and Gloo; the same from the moment in which a machine of two
-is unplugged. Needs root for that."""
+is unplugged, which needs root; and until the survivors of four ranks go on in their processes (reconfigure)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from comparison import SEED
@@ -33,8 +33,11 @@ GRACE = 15  # seconds that a launcher gets to end its job
 PATIENCE = 60  # seconds for a recovery; it has failed then
 STEADY = (0.02, 0.08)  # seconds of training between recoveries, when all is ready for one
 STANDBY = "0.5"  # --standby: seconds until the processes for a restart are started; the default would only take longer
-AIM_MS, LOST_NODE_AIM_MS = 250, 3000
+AIM_MS, LOST_NODE_AIM_MS, IN_PLACE_AIM_MS = 250, 3000, 50
 KILLED, LOST, MEMORY = "a rank is killed", "a machine is unplugged", "memory"
+IN_PLACE = "a rank of four is killed, and the others go on in place"
+IN_PLACE_RANKS = 4
+IN_PLACE_JOBS, QUICK_IN_PLACE_JOBS = 34, 2  # of three kills each
 
 
 def end_with_the_bench() -> None:
@@ -117,11 +120,11 @@ class Job:
         lines = path.read_text(encoding="utf-8").split("\n")
         return [json.loads(line) for line in lines[:-1]]  # the last one may be unfinished
 
-    def wait_for(self, starts: int, ranks: int) -> list[dict]:
-        """The reports of all ranks, when each has written `starts` of them."""
+    def wait_for(self, starts: int, ranks: int | Iterable[int]) -> list[dict]:
+        """The reports of all these ranks, when each has written `starts` of them."""
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
-            found = [self.reports(rank) for rank in range(ranks)]
+            found = [self.reports(rank) for rank in (range(ranks) if isinstance(ranks, int) else ranks)]
             if all(len(lines) >= starts for lines in found):
                 return [lines[starts - 1] for lines in found]
             if all(launcher.poll() is not None for launcher in self.launchers):
@@ -272,9 +275,39 @@ def measure_lost_nodes(tools: Tools, outcome: Outcome) -> None:
     outcome.notes.append(f"{LOST}: {len(times)} of {trials} recovered, the slowest in {max(times):,.0f} ms")
 
 
+def kill_in_place(tools: Tools, order: random.Random) -> list[float]:
+    """Kills the ranks of a job without a launcher one after another; milliseconds until the others have added up anew."""
+    samples: list[float] = []
+    living = list(range(IN_PLACE_RANKS))
+    with Job(tools) as job:
+        port = str(free_port())
+        for rank in living:
+            job.launch([str(tools.program("bench_recovery_c10d")), "in-place"],
+                       {"RANK": str(rank), "WORLD_SIZE": str(IN_PLACE_RANKS), "MASTER_ADDR": "127.0.0.1",
+                        "MASTER_PORT": port})
+        running = [report["pid"] for report in job.wait_for(1, living)]
+        for kill in range(IN_PLACE_RANKS - 1):
+            time.sleep(order.uniform(*STEADY))
+            victim = living.pop(order.randrange(len(living)))
+            start = time.time()
+            os.kill(running[victim], signal.SIGKILL)
+            samples.append((max(report["done_at"] for report in job.wait_for(kill + 2, living)) - start) * 1e3)
+    return samples
+
+
+def measure_in_place(tools: Tools, outcome: Outcome) -> None:
+    order = random.Random(SEED)
+    times: list[float] = []
+    for _ in range(tools.choose_rounds(IN_PLACE_JOBS, QUICK_IN_PLACE_JOBS)):
+        times += kill_in_place(tools, order)
+    outcome.rows.append(Row("recovery", IN_PLACE, None, IN_PLACE_RANKS, times, [IN_PLACE_AIM_MS], "the aim", "ms"))
+    outcome.notes.append(f"{IN_PLACE}: {len(times)} times, the slowest in {max(times):,.0f} ms")
+
+
 def measure(tools: Tools) -> Outcome:
     outcome = Outcome()
     measure_kills(tools, outcome)
+    measure_in_place(tools, outcome)
     try:
         measure_lost_nodes(tools, outcome)
     except BenchError as error:

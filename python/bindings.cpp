@@ -16,7 +16,8 @@ namespace {
 // Backend and Store are the types of LibTorch's Python library, which the module links.
 c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,
                                                std::chrono::milliseconds timeout, const std::string& name,
-                                               const std::vector<int>& global_ranks, const std::string& profiled_as) {
+                                               const std::vector<int>& global_ranks, const std::string& profiled_as,
+                                               bool enable_reconfigure) {
   ProcessGroupLockstepOptions options;
   options.rank = rank;
   options.world_size = world_size;
@@ -24,6 +25,7 @@ c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::St
   if (!name.empty()) options.name = name;
   options.global_ranks = global_ranks;
   options.profiled_as = profiled_as;
+  options.enable_reconfigure = enable_reconfigure;
   return ProcessGroupLockstep::create(wrap_store(store), options);
 }
 
@@ -37,5 +39,5 @@ PYBIND11_MODULE(_engine, module) {
              pybind11::arg("world_size"), pybind11::arg("timeout"), pybind11::arg("name") = "",
              pybind11::arg("global_ranks") = std::vector<int>(),
              pybind11::arg("profiled_as") = lockstep::ProcessGroupLockstepOptions::kProfiledAs,
-             pybind11::call_guard<pybind11::gil_scoped_release>());
+             pybind11::arg("enable_reconfigure") = false, pybind11::call_guard<pybind11::gil_scoped_release>());
 }

@@ -42,6 +42,7 @@ def _create(options, backend_options):
         options.timeout,
         options.group_id if options.global_ranks_in_group else "world",
         list(options.global_ranks_in_group),
+        enable_reconfigure=getattr(options, "enable_reconfigure", False),  # from torch 2.15 on
     )
 
 

@@ -32,6 +32,32 @@ namespace {
   destroy_process_group(half);
 }
 
+void train(int step);
+void wrap_model_again();
+
+[[maybe_unused]] void survive(int steps) {
+  init_process_group("", {.enable_reconfigure = true});
+  for (int step = 0; step < steps;) {
+    try {
+      train(step);
+      ++step;
+    } catch (const std::exception& e) {
+      if (error_code(e) != ErrorCode::kPeerFailed) throw;
+      reconfigure();
+      wrap_model_again();
+      torch::Tensor next = torch::tensor({step});
+      all_reduce(next, {.op = c10d::ReduceOp::MIN});
+      step = next.item<int>();
+    }
+  }
+}
+
+[[maybe_unused]] void with_handles(const std::string& first, const std::string& third, const ProcessGroup& half) {
+  std::string mine = get_reconfigure_handle();
+  reconfigure({.handles = {first, mine, third}, .uuid = 7});
+  ProcessGroup fewer = reconfigure({}, half);
+}
+
 [[maybe_unused]] int meshes() {
   DeviceMesh mesh = init_device_mesh(torch::kCPU, {2, 2, 3}, {"dp", "pp", "tp"});
   ProcessGroup replicas = mesh.get_group("dp");

@@ -127,6 +127,17 @@ TEST(ProcessGroupExamplesMulti, RingOfBatches) {
             (Lines{"Rank 0 has data 6", "Rank 1 has data 6", "Rank 2 has data 6"}));
 }
 
+// Two of its four ranks kill themselves.
+TEST(ProcessGroupsExamplesFault, SurvivorsGoOn) {
+  const Finished finished = run_program({LOCKSTEP_EXAMPLES_FOLDER "/groups_survive"});
+  EXPECT_EQ(finished.exit_code, 0) << finished.err;
+  for (const char* line : {"Step 2: the sum over 4 ranks is 4\n", "Step 4: the sum over 3 ranks is 3\n",
+                           "Step 7: the sum over 2 ranks is 2\n", "Step 8: the sum over 2 ranks is 2\n",
+                           "2 ranks were killed, and 0 have failed\n"}) {
+    EXPECT_NE(finished.out.find(line), std::string::npos) << finished.out;
+  }
+}
+
 TEST(ProcessGroupExamplesMulti, StoreWithoutAWorld) {
   const ScratchFolder folder;
   EXPECT_EQ(run_example("groups_store", 3, {folder.path("store"), "3"}),

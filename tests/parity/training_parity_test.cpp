@@ -109,6 +109,10 @@ TEST(PythonBackendParity, PythonSeesNamesErrorsAndObjects) {
   EXPECT_EQ(test::run_python("python_backend.py", {}), "all well\n");
 }
 
+TEST(ReconfigureParity, PyTorchsContractHoldsOnThisBackend) {
+  EXPECT_EQ(test::run_python("reconfigure.py", {}), "all well\n");
+}
+
 TEST(PythonBackendParity, PythonsPowerSgdHookReachesTheWeightsThatItReachesOverGloo) {
   EXPECT_EQ(test::run_python("power_sgd.py", {"2", "3", "4"}), "all well\n");
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "lockstep/c10d/backend_capabilities.h"
+#include "lockstep/c10d/group_backend.h"
 
 namespace lockstep::nn_detail {
 namespace {
@@ -41,6 +42,12 @@ DeviceBackend DeviceBackend::for_host_data(const ProcessGroup& group, torch::Dev
     if (serves(one.type())) return {target, one};
   }
   return {target, served.empty() ? device : served.front()};
+}
+
+void DeviceBackend::check_not_replaced() const {
+  const auto* const ours = dynamic_cast<const GroupBackend*>(backend_.get());
+  if (ours == nullptr) return;
+  if (const Status replaced = ours->replaced(); !replaced.ok()) throw_status(replaced, "DistributedDataParallel");
 }
 
 torch::Tensor DeviceBackend::allocate(std::int64_t elements, torch::Dtype dtype) const {

@@ -74,6 +74,41 @@ TEST(StoreSession, TheWillIsCarriedOutOnce) {
   EXPECT_EQ(served.store->push("events", "x").value(), 2);
 }
 
+TEST(StoreSession, AWillCanBeWithdrawn) {
+  const Served served;
+  {
+    StoreSession session = served.session();
+    ASSERT_TRUE(session.leave_will("events", "gone", std::chrono::seconds(3)).ok());
+    ASSERT_TRUE(session.leave_will({}, {}, std::chrono::seconds(3)).ok());
+  }
+  while (served.server->num_clients() > 1) std::this_thread::yield();
+  EXPECT_EQ(served.store->num_keys().value(), 0);
+}
+
+TEST(StoreSession, AnotherKeyEndsAWait) {
+  const Served served;
+  const auto await = [&](StoreCall::Op op, std::vector<std::string> keys) {
+    return served.store->ask({.op = op, .keys = std::move(keys), .deadline = soon(), .unless = "alarm"});
+  };
+  std::thread setter([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_TRUE(served.store->set("first", "1").ok());
+    EXPECT_TRUE(served.store->set("alarm", "1").ok());
+  });
+  EXPECT_EQ(await(StoreCall::Op::kGet, {"first", "second"}).status().code(), ErrorCode::kAborted);
+  setter.join();
+  EXPECT_EQ(await(StoreCall::Op::kWait, {"second"}).status().code(), ErrorCode::kAborted);
+  EXPECT_EQ(await(StoreCall::Op::kGet, {"first"}).value().values, std::vector<Bytes>{"1"}) << "a key that is there";
+}
+
+TEST(StoreSession, KeysAreDeletedByTheirPrefix) {
+  const Served served;
+  for (const char* const key : {"a", "a/", "a/1", "a/2/x", "a0", "b"}) ASSERT_TRUE(served.store->set(key, "1").ok());
+  EXPECT_EQ(served.store->delete_prefix("a/").value(), 3);
+  EXPECT_EQ(served.store->delete_prefix("a/").value(), 0);
+  EXPECT_EQ(served.store->num_keys().value(), 3);
+}
+
 TEST(StoreSession, TheEndOfTheServerIsNoticed) {
   auto served = std::make_unique<Served>();
   StoreSession session = served->session();

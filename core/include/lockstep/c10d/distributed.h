@@ -5,3 +5,4 @@
 #include "lockstep/c10d/cuda.h"            // IWYU pragma: export
 #include "lockstep/c10d/errors.h"          // IWYU pragma: export
 #include "lockstep/c10d/process_groups.h"  // IWYU pragma: export
+#include "lockstep/c10d/reconfigure.h"     // IWYU pragma: export

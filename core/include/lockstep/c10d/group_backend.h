@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -70,6 +71,8 @@ class GroupBackend : public c10d::Backend, public BackendCapabilities {
 
   // The error that broke the group; ok while the group works.
   virtual Status health() const = 0;
+  // Ok until this rank has left the group for another one in its place (reconfigure); then says so.
+  virtual Status replaced() const { return {}; }
   c10d::ErrorType getError() final;
 
  protected:
@@ -85,8 +88,21 @@ class GroupBackend : public c10d::Backend, public BackendCapabilities {
 
   explicit GroupBackend(Membership membership);
 
-  const Membership& membership() const { return membership_; }
-  int global_rank(int rank) const { return membership_.global_ranks.empty() ? rank : membership_.global_ranks[rank]; }
+  const Membership& membership() const { return *membership_.load(std::memory_order_acquire); }
+  int global_rank(int rank) const {
+    const std::vector<int>& global_ranks = membership().global_ranks;
+    return global_ranks.empty() ? rank : global_ranks[rank];
+  }
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  // In place of the earlier one, which stays readable for calls under way.
+  void renew(Membership membership) LOCKSTEP_EXCLUDES(mutex_);
+#endif
+  std::shared_ptr<comm::Store> store() const LOCKSTEP_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return store_;
+  }
+  // The twins that still live.
+  std::vector<c10::intrusive_ptr<c10d::Backend>> twins() const LOCKSTEP_EXCLUDES(mutex_);
   std::chrono::milliseconds timeout_or_default(std::chrono::milliseconds timeout) const {
     return timeout <= std::chrono::milliseconds::zero() ? timeout_.load() : timeout;
   }
@@ -101,11 +117,14 @@ class GroupBackend : public c10d::Backend, public BackendCapabilities {
   virtual c10::intrusive_ptr<c10d::Backend> create_twin(Membership twin) const;
 
  private:
-  const Membership membership_;
+  mutable Mutex mutex_;
+  std::deque<Membership> memberships_ LOCKSTEP_GUARDED_BY(mutex_);  // the last one counts; none has a store
+  std::atomic<const Membership*> membership_;
+  std::shared_ptr<comm::Store> store_ LOCKSTEP_GUARDED_BY(mutex_);  // of the last one
   std::atomic<std::chrono::milliseconds> timeout_;
-  Mutex mutex_;
   std::map<std::string, int> splits_ LOCKSTEP_GUARDED_BY(mutex_);  // how often each list of members was split off
-  int twins_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  int twins_made_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  std::vector<c10::weak_intrusive_ptr<c10d::Backend>> twins_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 }  // namespace lockstep

@@ -37,7 +37,9 @@
 // lock.
 #pragma once
 
+#include <atomic>
 #include <chrono>
+#include <deque>
 #include <memory>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -50,6 +52,10 @@
 namespace lockstep {
 
 class GroupCore;
+
+namespace comm {
+class MeetingPlace;
+}
 
 // The arena in which this process shares memory with the other ranks of the machine. The first call makes it, all
 // groups share it, and it goes with the last group and tensor that uses it.
@@ -70,7 +76,9 @@ struct ProcessGroupLockstepOptions {
   std::vector<int> global_ranks;
   // The records of the ranks, by group rank, as in comm::CommunicatorOptions; empty: the ranks exchange them.
   std::vector<comm::Member> members = {};
-  std::uint64_t family = 0;               // as in comm::CommunicatorOptions
+  std::uint64_t family = 0;  // as in comm::CommunicatorOptions
+  // c10d's: the group is not joined until reconfigure(), and abort() takes it back to that state.
+  bool enable_reconfigure = false;
   std::string profiled_as = kProfiledAs;  // operations appear in LibTorch's profiles as "lockstep:all_reduce"
   static constexpr const char* kProfiledAs = "lockstep";
 };
@@ -80,6 +88,7 @@ class ProcessGroupLockstep : public GroupBackend {
   static constexpr const char* kBackendName = "lockstep";
 
   // Collective over the members. Blocks until all have joined; throws BackendError (kTimeout names the missing ranks).
+  // With enable_reconfigure it does not wait for anybody.
   static c10::intrusive_ptr<ProcessGroupLockstep> create(std::shared_ptr<comm::Store> store,
                                                          const ProcessGroupLockstepOptions& options);
   ~ProcessGroupLockstep() override;
@@ -175,19 +184,66 @@ class ProcessGroupLockstep : public GroupBackend {
   // Ranks that still wait for this one get an error; further calls here throw. Waits for callbacks of futures, unless
   // called in one. Safe to call twice.
   void shutdown() override;
-  // Like shutdown(), but gives collectives up to `parting_time`, and does not wait for callbacks.
-  void retire(std::chrono::milliseconds parting_time);
+  // Like shutdown(), but gives collectives up to `parting_time`, and does not wait for callbacks. Later calls throw
+  // `why`; ok: that this rank has left.
+  void retire(std::chrono::milliseconds parting_time, const Status& why = {});
   Status health() const override;
+  Status replaced() const override;
+
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  // Forms this group anew, of other members, for c10d (torch.distributed._reconfigure). C++ programs call
+  // lockstep::reconfigure, which looks after the world and its groups too.
+  //
+  // A handle says where this process can be met again; it stays valid until this object ends. The first call opens a
+  // small store, with a thread, for the members.
+  bool supportsReconfigure() const override {
+    return true;
+  }
+  c10d::ReconfigureHandle get_reconfigure_handle() const override;
+  // Collective over the members: all give the same options. A vector of handles gives rank r to handle r; a set keeps
+  // the order of the earlier ranks. Operations under way first end with an error, and so does every use of the group by
+  // wrappers that were made before. Blocks until the group is made; the Work is done. The memory of the group's tensors
+  // stays valid.
+  //
+  // Throws ArgumentError for handles that are wrong by themselves (none; garbage; of another build or job; one twice;
+  // this process's own is missing): the group is as before. Throws BackendError if the uuid was used for this group on
+  // any member, members give other handles (kMismatch), do not come in time (kTimeout: who), or end meanwhile
+  // (kPeerFailed); then this rank is in no group, and may call it again with another uuid.
+  c10::intrusive_ptr<c10d::Work> reconfigure(const c10d::ReconfigureOptions& opts) override;
+
+  // A group of the ranks that are not excluded, made over this group's store, which must live. Collective over these.
+  // SHRINK_ABORT (1) aborts this group first.
+  bool supportsShrinking() const override {
+    return true;
+  }
+  c10::intrusive_ptr<c10d::Backend> shrink(const std::vector<int64_t>& ranks_to_exclude, int shrink_flags = 0,
+                                           const c10::intrusive_ptr<Options>& opts_override = nullptr) override;
+#endif
+
   std::shared_ptr<comm::Store> watched(std::shared_ptr<comm::Store> store, std::vector<int> ranks) const override;
 
  private:
-  ProcessGroupLockstep(Membership membership, std::shared_ptr<GroupCore> core);
+  ProcessGroupLockstep(Membership membership, std::shared_ptr<GroupCore> core,
+                       const ProcessGroupLockstepOptions& options);
+  const std::shared_ptr<GroupCore>& core() const {
+    return *core_.load(std::memory_order_acquire);
+  }
+  void renew_core(std::shared_ptr<GroupCore> core) LOCKSTEP_EXCLUDES(place_mutex_);
+  std::shared_ptr<comm::MeetingPlace> meeting_place() const LOCKSTEP_EXCLUDES(place_mutex_);
+  // Joins the group of these options.
+  static std::shared_ptr<GroupCore> join(const std::shared_ptr<comm::Store>& store,
+                                         const ProcessGroupLockstepOptions& options);
   static ProcessGroupLockstepOptions options_of(const Membership& membership);
   const std::string& who() const override;
   c10::intrusive_ptr<c10d::Backend> create_part(Membership part) const override;
   c10::intrusive_ptr<c10d::Backend> create_twin(Membership twin) const override;
 
-  const std::shared_ptr<GroupCore> core_;
+  const std::string profiled_as_;
+  const bool enable_reconfigure_;
+  mutable Mutex place_mutex_;
+  std::deque<std::shared_ptr<GroupCore>> cores_ LOCKSTEP_GUARDED_BY(place_mutex_);  // the last one counts
+  std::atomic<const std::shared_ptr<GroupCore>*> core_{nullptr};
+  mutable std::shared_ptr<comm::MeetingPlace> place_ LOCKSTEP_GUARDED_BY(place_mutex_);
 };
 
 }  // namespace lockstep

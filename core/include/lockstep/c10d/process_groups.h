@@ -52,6 +52,10 @@ struct InitOptions {
   // Takes the place of init_method; needs rank and world_size.
   std::shared_ptr<comm::Store> store = {};
   BackendOptions backend_options = nullptr;  // null: the backend's defaults
+  // Prepares for reconfigure() (lockstep/c10d/reconfigure.h), which then needs no handles: every rank opens a small
+  // store, with a thread, and tells the others where it is. The same on all ranks. (In PyTorch such a world is not
+  // there until the first reconfigure; here it is.)
+  bool enable_reconfigure = false;
 };
 
 // Makes the world. Blocks until every rank is there; after `timeout` throws an error that lists the ranks that came and

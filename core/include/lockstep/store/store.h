@@ -30,6 +30,9 @@ struct StoreCall {
   std::int64_t amount = 0;  // kAdd
   // kGet and kWait: until when to wait for the keys. Other calls: when to give up; never: the store's own limit.
   Deadline deadline = Deadline::never();
+  // kGet and kWait: once this key exists, the wait ends with kAborted. Empty: none. Stores other than TcpStore ignore
+  // it.
+  std::string unless = {};
 
   bool waits() const { return op == Op::kGet || op == Op::kWait; }
 };

@@ -75,6 +75,8 @@ struct TcpStoreOptions {
   // For requests without a deadline of their own. A server that is silent for longer counts as lost: until it answers
   // again, the next requests wait only briefly.
   std::chrono::milliseconds request_timeout = std::chrono::minutes(1);
+  // Whether connect() tries again. False: where nobody listens, and where the server ends, connect() fails at once.
+  bool tries_again = true;
 };
 
 // Thread-safe. Each call uses a connection of its own; idle connections are kept for later calls.
@@ -85,7 +87,7 @@ class TcpStore final : public Store {
  public:
   // Tries again until the server answers or the deadline passes, with growing pauses of up to a second. The error says
   // how often it tried, and the last failure. A wrong key (kPermission) and a foreign program at that address
-  // (kCorrupt) are errors at once.
+  // (kCorrupt) are errors at once. So is every failure without TcpStoreOptions::tries_again.
   static Result<std::shared_ptr<TcpStore>> connect(TcpStoreOptions options, Deadline deadline);
   ~TcpStore() override;
 
@@ -97,6 +99,8 @@ class TcpStore final : public Store {
   // Adds a value to the end of a list: sets "list/N", where N counts from 1, and returns N. The values of several
   // clients get different numbers, without gaps.
   Result<std::int64_t> push(std::string_view list, std::string_view value);
+  // Deletes all keys that begin with `prefix`; returns how many.
+  Result<std::int64_t> delete_prefix(std::string_view prefix);
 
  private:
   class Connections;

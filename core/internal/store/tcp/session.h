@@ -18,9 +18,9 @@ class StoreSession {
   // Connects as TcpStore does. kAborted: `interrupt_fd` became readable meanwhile.
   static Result<StoreSession> connect(const TcpStoreOptions& options, Deadline deadline, int interrupt_fd);
 
-  // When this connection ends, the store pushes `value` to `list` (TcpStore::push). It ends with this process, and when
-  // the store's machine has not heard of this one for `silence` (heartbeat.h), or this one not of the store's for a
-  // second more. Kernels answer: a process that is stopped or slow is not lost.
+  // When this connection ends, the store pushes `value` to `list` (TcpStore::push); nothing if `list` is empty. It ends
+  // with this process, and when the store's machine has not heard of this one for `silence` (heartbeat.h), or this one
+  // not of the store's for a second more. Kernels answer: a process that is stopped or slow is not lost.
   Status leave_will(std::string_view list, std::string_view value, std::chrono::milliseconds silence);
 
   // Asks for a key, which take() returns once it exists. One at a time.

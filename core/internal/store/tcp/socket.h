@@ -19,6 +19,13 @@ namespace lockstep::comm {
 Result<Fd> listen_at(const Endpoint& endpoint);
 // One attempt at each address of the host. kUnavailable when none answers, kTimeout at the deadline.
 Result<Fd> connect_to(const Endpoint& endpoint, Deadline deadline);
+// What the machine of an address says of a port, without a word to whoever listens there. kRefused: the machine lives,
+// and nobody listens. kNone: there is no way to it, or no answer.
+enum class PortAnswer { kListens, kRefused, kNone };
+PortAnswer ask_port(const Endpoint& endpoint, Deadline deadline);
+
+// This machine's address, as a number, from which the kernel would send to a host. Nothing is sent.
+Result<std::string> address_towards(const std::string& host);
 
 // The address that a socket is bound to or connected to, as numbers.
 Result<Endpoint> local_endpoint(int fd);

@@ -28,7 +28,10 @@ CollectiveCall::CollectiveCall(const std::shared_ptr<GroupCore>& group, const ch
       options_(options),
       deadline_(Deadline::after(options.timeout)) {
   record(inputs);
-  if (communicator_ == nullptr) throw_status(left_group(), fmt::format("{}, {}", who(), operation));
+  if (communicator_ == nullptr) {
+    const Status reason = group->reason_left();
+    throw_status(reason.ok() ? left_group() : reason, fmt::format("{}, {}", who(), operation));
+  }
   if (!group_->works().empty()) group_->works().collect();
   if (options_.blocking == Blocking::kNo) kept_ = std::make_shared<std::vector<HeldMemory>>();
 }

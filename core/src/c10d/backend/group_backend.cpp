@@ -18,12 +18,28 @@ constexpr const char* kOneTensor = "takes a single tensor";
 }  // namespace
 
 GroupBackend::GroupBackend(Membership membership)
-    : Backend(membership.rank, membership.size), membership_(std::move(membership)), timeout_(membership_.timeout) {}
+    : Backend(membership.rank, membership.size), store_(std::move(membership.store)), timeout_(membership.timeout) {
+  MutexLock lock(mutex_);
+  membership_ = &memberships_.emplace_back(std::move(membership));
+}
+
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+void GroupBackend::renew(Membership membership) {
+  MutexLock lock(mutex_);
+  store_ = std::move(membership.store);
+  rank_ = membership.rank;
+  size_ = membership.size;
+  splits_.clear();
+  twins_made_ = 0;
+  membership_ = &memberships_.emplace_back(std::move(membership));
+}
+#endif
 
 c10::intrusive_ptr<c10d::Backend::Options> GroupBackend::getBackendOptions() {
   auto options = c10::make_intrusive<Options>(getBackendName(), timeout_.load());
-  options->group_name = membership_.name;
-  options->global_ranks_in_group.assign(membership_.global_ranks.begin(), membership_.global_ranks.end());
+  const Membership& own = membership();
+  options->group_name = own.name;
+  options->global_ranks_in_group.assign(own.global_ranks.begin(), own.global_ranks.end());
   return options;
 }
 
@@ -84,19 +100,18 @@ c10::intrusive_ptr<c10d::Backend> GroupBackend::split(const c10::intrusive_ptr<c
     part.global_ranks.push_back(global_rank(ranks[i]));
   }
   if (part.rank < 0) checks.reject("this rank is not among the ranks {{{}}}", fmt::join(ranks, ","));
-  const std::string members = fmt::format("{}/split{{{}}}", membership_.name, fmt::join(ranks, ","));
+  const std::string& name = membership().name;
+  const std::string members = fmt::format("{}/split{{{}}}", name, fmt::join(ranks, ","));
   // LibTorch gives every part of a split the options of the whole group, name included.
-  const bool has_name = opts != nullptr && !opts->group_name.empty() && opts->group_name != membership_.name;
+  const bool has_name = opts != nullptr && !opts->group_name.empty() && opts->group_name != name;
   part.name = has_name ? opts->group_name : members;
   part.timeout = opts == nullptr ? timeout_.load() : opts->timeout;
-  int number = 0;
   {
     // Counts splits with exactly these members. All members have the same count without communication.
     MutexLock lock(mutex_);
-    number = ++splits_[members];
+    part.store = std::make_shared<comm::PrefixStore>(fmt::format("{}#{}", members, ++splits_[members]), store_);
   }
-  part.store =
-      watched(std::make_shared<comm::PrefixStore>(fmt::format("{}#{}", members, number), membership_.store), ranks);
+  part.store = watched(std::move(part.store), ranks);
   return create_part(std::move(part));
 }
 
@@ -106,17 +121,27 @@ c10::intrusive_ptr<c10d::Backend> GroupBackend::make_twin(const std::string& nam
   if (const Status broken = health(); !broken.ok()) {
     throw_status(broken, fmt::format("{}, making group '{}'", who(), name));
   }
-  Membership twin = membership_;
-  twin.name = name;
-  twin.timeout = timeout_.load();
-  int number = 0;
+  Membership twin = membership();
   {
     MutexLock lock(mutex_);
-    number = ++twins_;
+    twin.store = std::make_shared<comm::PrefixStore>(fmt::format("{}/twin#{}", twin.name, ++twins_made_), store_);
   }
-  twin.store =
-      std::make_shared<comm::PrefixStore>(fmt::format("{}/twin#{}", membership_.name, number), membership_.store);
-  return create_twin(std::move(twin));
+  twin.name = name;
+  twin.timeout = timeout_.load();
+  auto made = create_twin(std::move(twin));
+  MutexLock lock(mutex_);
+  std::erase_if(twins_, [](const auto& one) { return one.expired(); });
+  twins_.emplace_back(made);
+  return made;
+}
+
+std::vector<c10::intrusive_ptr<c10d::Backend>> GroupBackend::twins() const {
+  std::vector<c10::intrusive_ptr<c10d::Backend>> living;
+  MutexLock lock(mutex_);
+  for (const auto& one : twins_) {
+    if (auto twin = one.lock()) living.push_back(std::move(twin));
+  }
+  return living;
 }
 
 c10::intrusive_ptr<c10d::Backend> GroupBackend::create_twin(Membership twin) const {

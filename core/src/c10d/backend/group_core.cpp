@@ -18,8 +18,11 @@ std::string numbered(const char* operation, std::uint64_t sequence) {
 
 }  // namespace
 
-GroupCore::GroupCore(std::shared_ptr<comm::Communicator> communicator, Names names)
-    : names_(std::move(names)), group_size_(communicator->group_size()), communicator_(std::move(communicator)) {}
+GroupCore::GroupCore(std::shared_ptr<comm::Communicator> communicator, int group_size, Names names, Status why)
+    : names_(std::move(names)),
+      group_size_(group_size),
+      communicator_(std::move(communicator)),
+      reason_left_(std::move(why)) {}
 
 GroupCore::~GroupCore() {
   leave();
@@ -70,7 +73,12 @@ void GroupCore::drain_refusals(Deadline until, const std::function<bool()>& stop
   }
 }
 
-void GroupCore::retire(std::chrono::milliseconds parting_time) {
+Status GroupCore::reason_left() const {
+  MutexLock lock(mutex_);
+  return reason_left_;
+}
+
+void GroupCore::retire(std::chrono::milliseconds parting_time, const Status& why) {
   if (!is_this_process()) return;
   std::shared_ptr<comm::Communicator> communicator = this->communicator();
   if (communicator == nullptr) return;
@@ -83,6 +91,7 @@ void GroupCore::retire(std::chrono::milliseconds parting_time) {
   {
     MutexLock lock(mutex_);
     if (std::exchange(communicator_, nullptr) == nullptr) return;
+    reason_left_ = why;
     completer = completer_;
   }
   // Another thread of this process is inside an operation: only an abort ends that.

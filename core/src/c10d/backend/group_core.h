@@ -22,7 +22,8 @@ class GroupCore {
     std::string who;          // "rank 1, group 'world'"
     std::string profiled_as;  // prefix in profiles: "lockstep" gives "lockstep:all_reduce"
   };
-  GroupCore(std::shared_ptr<comm::Communicator> communicator, Names names);
+  // `communicator` may be null, and `why` says why.
+  GroupCore(std::shared_ptr<comm::Communicator> communicator, int group_size, Names names, Status why = {});
   ~GroupCore();
 
   const std::string& who() const { return names_.who; }
@@ -56,8 +57,11 @@ class GroupCore {
   std::shared_ptr<FutureCompleter> completer() LOCKSTEP_EXCLUDES(mutex_);
 
   // Leaves the group. If the group works, collectives that are under way first get up to `parting_time` to end. Works
-  // that are not over then end with an error.
-  void retire(std::chrono::milliseconds parting_time = WorksUnderWay::kPartingTime) LOCKSTEP_EXCLUDES(mutex_);
+  // that are not over then end with an error: `why`, or that this rank has left.
+  void retire(std::chrono::milliseconds parting_time = WorksUnderWay::kPartingTime, const Status& why = {})
+      LOCKSTEP_EXCLUDES(mutex_);
+  // The `why` of retire() or the constructor; ok: there is none.
+  Status reason_left() const LOCKSTEP_EXCLUDES(mutex_);
   // Calls retire(), and then waits for callbacks of futures.
   void leave() LOCKSTEP_EXCLUDES(mutex_);
 
@@ -72,6 +76,7 @@ class GroupCore {
   std::shared_ptr<comm::Communicator> communicator_ LOCKSTEP_GUARDED_BY(mutex_);
   std::shared_ptr<FutureCompleter> completer_ LOCKSTEP_GUARDED_BY(mutex_);
   std::vector<comm::Operation> refusals_ LOCKSTEP_GUARDED_BY(mutex_);
+  Status reason_left_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 }  // namespace lockstep

@@ -66,7 +66,9 @@ Status LockstepWork::wait_for_operations(Deadline deadline) {
 }
 
 void LockstepWork::give_up() {
-  if (!test()) settle_as_left();
+  if (test()) return;
+  const Status reason = pending_.group->reason_left();
+  reason.ok() ? settle_as_left() : settle(reason);
 }
 
 void LockstepWork::conclude(const Status& status) {

@@ -9,8 +9,8 @@
 #include "c10d/backend/collective_call.h"
 #include "c10d/backend/group_core.h"
 #include "c10d/backend/group_errors.h"
-#include "c10d/stores/watched_store.h"
 #include "lockstep/c10d/errors.h"
+#include "store/membership/watched_store.h"
 
 namespace lockstep {
 namespace {
@@ -46,7 +46,7 @@ std::shared_ptr<comm::SharedArena> find_arena() {
 template <typename Look>
 std::shared_ptr<comm::Store> watch_group(std::shared_ptr<comm::Store> store, const std::shared_ptr<GroupCore>& core,
                                          Look look) {
-  return make_watched_store(std::move(store), [core = std::weak_ptr(core), look = std::move(look)] {
+  return comm::make_watched_store(std::move(store), [core = std::weak_ptr(core), look = std::move(look)] {
     const auto group = core.lock();
     const auto communicator = group == nullptr || !group->is_this_process() ? nullptr : group->communicator();
     return communicator == nullptr ? Status() : look(*communicator);
@@ -61,9 +61,8 @@ void leave(GroupCore& core) {
 
 }  // namespace
 
-c10::intrusive_ptr<ProcessGroupLockstep> ProcessGroupLockstep::create(std::shared_ptr<comm::Store> store,
-                                                                      const ProcessGroupLockstepOptions& options) {
-  check_options(store, options);
+std::shared_ptr<GroupCore> ProcessGroupLockstep::join(const std::shared_ptr<comm::Store>& store,
+                                                      const ProcessGroupLockstepOptions& options) {
   comm::CommunicatorOptions communicator_options;
   communicator_options.rank = options.rank;
   communicator_options.group_size = options.world_size;
@@ -76,27 +75,53 @@ c10::intrusive_ptr<ProcessGroupLockstep> ProcessGroupLockstep::create(std::share
   auto communicator = comm::Communicator::create(store, communicator_options);
   const std::string who = describe_member(options.rank, options.name, options.global_ranks);
   if (!communicator.ok()) throw_status(communicator.status(), who + ", joining the group");
-  auto core = std::make_shared<GroupCore>(std::move(communicator).value(), GroupCore::Names{who, options.profiled_as});
+  return std::make_shared<GroupCore>(std::move(communicator).value(), options.world_size,
+                                     GroupCore::Names{who, options.profiled_as});
+}
+
+c10::intrusive_ptr<ProcessGroupLockstep> ProcessGroupLockstep::create(std::shared_ptr<comm::Store> store,
+                                                                      const ProcessGroupLockstepOptions& options) {
+  check_options(store, options);
+  std::shared_ptr<GroupCore> core;
+  if (options.enable_reconfigure) {
+    const GroupCore::Names names{describe_member(options.rank, options.name, options.global_ranks),
+                                 options.profiled_as};
+    core = std::make_shared<GroupCore>(
+        nullptr, options.world_size, names,
+        Status(ErrorCode::kAborted, "the group is not made yet (enable_reconfigure): call reconfigure() first"));
+  } else {
+    core = join(store, options);
+  }
   Membership membership{std::move(store),   options.name,         options.rank,
                         options.world_size, options.global_ranks, options.timeout};
   // Not reclaim(), which expects an object with a reference count above zero.
   return c10::intrusive_ptr<ProcessGroupLockstep>(
-      std::unique_ptr<ProcessGroupLockstep>(new ProcessGroupLockstep(std::move(membership), std::move(core))));
+      std::unique_ptr<ProcessGroupLockstep>(new ProcessGroupLockstep(std::move(membership), std::move(core), options)));
 }
 
-ProcessGroupLockstep::ProcessGroupLockstep(Membership membership, std::shared_ptr<GroupCore> core)
-    : GroupBackend(std::move(membership)), core_(std::move(core)) {}
+ProcessGroupLockstep::ProcessGroupLockstep(Membership membership, std::shared_ptr<GroupCore> core,
+                                           const ProcessGroupLockstepOptions& options)
+    : GroupBackend(std::move(membership)),
+      profiled_as_(options.profiled_as),
+      enable_reconfigure_(options.enable_reconfigure) {
+  renew_core(std::move(core));
+}
 
 ProcessGroupLockstep::~ProcessGroupLockstep() {
-  leave(*core_);
+  leave(*core());
+}
+
+void ProcessGroupLockstep::renew_core(std::shared_ptr<GroupCore> core) {
+  MutexLock lock(place_mutex_);
+  core_ = &cores_.emplace_back(std::move(core));
 }
 
 const std::string& ProcessGroupLockstep::who() const {
-  return core_->who();
+  return core()->who();
 }
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::barrier(const c10d::BarrierOptions& opts) {
-  CollectiveCall call(core_, "barrier",
+  CollectiveCall call(core(), "barrier",
                       {c10d::OpType::BARRIER, blocking(opts.asyncOp), timeout_or_default(opts.timeout)});
   call.follow_earlier_works();
   call.submit(comm::Barrier{});
@@ -106,13 +131,13 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::barrier(const c10d::Barrier
 // Rank 0 names the missing ranks in the words of c10d's monitored barriers, for programs that look for these.
 void ProcessGroupLockstep::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
   const auto timeout = opts.timeout == c10d::kUnsetTimeout ? timeout_or_default(opts.timeout) : opts.timeout;
-  CollectiveCall call(core_, "monitored_barrier", {c10d::OpType::BARRIER, Blocking::kYes, timeout});
+  CollectiveCall call(core(), "monitored_barrier", {c10d::OpType::BARRIER, Blocking::kYes, timeout});
   try {
     call.follow_earlier_works();
     call.submit(comm::Barrier{});
     call.work({});
   } catch (const BackendError& error) {
-    const auto communicator = core_->communicator();
+    const auto communicator = core()->communicator();
     std::vector<int> absent;
     if (communicator != nullptr) absent = communicator->absent(communicator->sequence());
     for (int& rank : absent) rank = global_rank(rank);
@@ -136,7 +161,7 @@ void ProcessGroupLockstep::monitoredBarrier(const c10d::BarrierOptions& opts, bo
 }
 
 std::uint64_t ProcessGroupLockstep::getSequenceNumberForGroup() {
-  const auto communicator = core_->communicator();
+  const auto communicator = core()->communicator();
   return communicator == nullptr ? 0 : communicator->sequence();
 }
 
@@ -155,7 +180,7 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupLockstep::create_part(Membership p
 }
 
 c10::intrusive_ptr<c10d::Backend> ProcessGroupLockstep::create_twin(Membership twin) const {
-  const auto communicator = core_->communicator();
+  const auto communicator = core()->communicator();
   if (communicator == nullptr) throw BackendError(ErrorCode::kAborted, who() + ": this rank has left the group");
   ProcessGroupLockstepOptions options = options_of(twin);
   options.family = communicator->family();
@@ -167,44 +192,51 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupLockstep::create_twin(Membership t
     const Status health = group.health();
     return health.ok() ? present : health;
   };
-  return create(watch_group(std::move(twin.store), core_, look), options);
+  return create(watch_group(std::move(twin.store), core(), look), options);
 }
 
 void ProcessGroupLockstep::abort() {
   abort(aborted_by(who()));
+  if (!enable_reconfigure_) return;
+  core()->retire(std::chrono::milliseconds(0),
+                 {ErrorCode::kAborted, aborted_by(who()) + "; reconfigure() makes the group again"});
 }
 
 void ProcessGroupLockstep::abort(const std::string& reason) {
-  if (!core_->is_this_process()) return;
-  if (const auto communicator = core_->communicator()) communicator->abort(reason);
+  if (!core()->is_this_process()) return;
+  if (const auto communicator = core()->communicator()) communicator->abort(reason);
 }
 
-void ProcessGroupLockstep::retire(std::chrono::milliseconds parting_time) {
-  core_->retire(parting_time);
+void ProcessGroupLockstep::retire(std::chrono::milliseconds parting_time, const Status& why) {
+  core()->retire(parting_time, why);
 }
 
 void ProcessGroupLockstep::refuse(const std::string& reason) {
   // A broken group need not be told.
-  const auto communicator = core_->communicator();
+  const auto communicator = core()->communicator();
   if (communicator == nullptr) return;
   Result<comm::Operation> refusal = communicator->start(comm::Refusal{reason});
-  if (refusal.ok()) core_->keep_refusal(std::move(refusal).value());
+  if (refusal.ok()) core()->keep_refusal(std::move(refusal).value());
 }
 
 void ProcessGroupLockstep::shutdown() {
-  leave(*core_);
+  leave(*core());
 }
 
 std::shared_ptr<comm::Store> ProcessGroupLockstep::watched(std::shared_ptr<comm::Store> store,
                                                            std::vector<int> ranks) const {
-  return watch_group(std::move(store), core_, [ranks = std::move(ranks)](const comm::Communicator& group) {
+  return watch_group(std::move(store), core(), [ranks = std::move(ranks)](const comm::Communicator& group) {
     return group.check_present(ranks);
   });
 }
 
+Status ProcessGroupLockstep::replaced() const {
+  return core()->reason_left();
+}
+
 Status ProcessGroupLockstep::health() const {
-  if (!core_->is_this_process()) return fork_of(who());
-  const auto communicator = core_->communicator();
+  if (!core()->is_this_process()) return fork_of(who());
+  const auto communicator = core()->communicator();
   return communicator == nullptr ? Status() : communicator->health();
 }
 

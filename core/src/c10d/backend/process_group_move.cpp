@@ -78,7 +78,7 @@ comm::AllGather gather_several(CollectiveCall& call, const std::vector<std::vect
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::broadcast(std::vector<at::Tensor>& tensors,
                                                                const c10d::BroadcastOptions& opts) {
-  CollectiveCall call(core_, "broadcast",
+  CollectiveCall call(core(), "broadcast",
                       {c10d::OpType::BROADCAST, blocking(opts.asyncOp), timeout_or_default(opts.timeout)}, tensors);
   call.collective([&] {
     call.check_root(opts.rootRank);
@@ -106,7 +106,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::broadcast(std::vector<at::T
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::allgather(std::vector<std::vector<at::Tensor>>& outputs,
                                                                std::vector<at::Tensor>& inputs,
                                                                const c10d::AllgatherOptions& opts) {
-  CollectiveCall call(core_, "all_gather",
+  CollectiveCall call(core(), "all_gather",
                       {c10d::OpType::ALLGATHER, blocking(opts.asyncOp), timeout_or_default(opts.timeout)}, inputs);
   call.collective([&] {
     check_all_gather(call, outputs, inputs);
@@ -121,7 +121,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::allgather(std::vector<std::
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::_allgather_base(at::Tensor& output, at::Tensor& input,
                                                                      const c10d::AllgatherOptions& opts) {
-  CollectiveCall call(core_, "all_gather_into_tensor",
+  CollectiveCall call(core(), "all_gather_into_tensor",
                       {c10d::OpType::_ALLGATHER_BASE, blocking(opts.asyncOp), timeout_or_default(opts.timeout)}, input);
   call.collective([&] { return all_gather_args(call, output, input); });
   return call.work({output});
@@ -130,7 +130,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::_allgather_base(at::Tensor&
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::allgather_coalesced(std::vector<std::vector<at::Tensor>>& outputs,
                                                                          std::vector<at::Tensor>& inputs,
                                                                          const c10d::AllgatherOptions& opts) {
-  CollectiveCall call(core_, "all_gather_coalesced",
+  CollectiveCall call(core(), "all_gather_coalesced",
                       {c10d::OpType::ALLGATHER_COALESCED, blocking(opts.asyncOp), timeout_or_default(opts.timeout)},
                       inputs);
   std::vector<at::Tensor> flat;
@@ -145,7 +145,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::allgather_coalesced(std::ve
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::allgather_into_tensor_coalesced(
     std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs, const c10d::AllgatherOptions& opts) {
-  CollectiveCall call(core_, "all_gather_into_tensor_coalesced",
+  CollectiveCall call(core(), "all_gather_into_tensor_coalesced",
                       {c10d::OpType::COALESCED, blocking(opts.asyncOp), timeout_or_default(opts.timeout)}, inputs);
   const auto make = [&] {
     check_coalesced(call, outputs, inputs);
@@ -158,8 +158,8 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::allgather_into_tensor_coale
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::gather(std::vector<std::vector<at::Tensor>>& outputs,
                                                             std::vector<at::Tensor>& inputs,
                                                             const c10d::GatherOptions& opts) {
-  CollectiveCall call(core_, "gather", {c10d::OpType::GATHER, blocking(opts.asyncOp), timeout_or_default(opts.timeout)},
-                      inputs);
+  CollectiveCall call(core(), "gather",
+                      {c10d::OpType::GATHER, blocking(opts.asyncOp), timeout_or_default(opts.timeout)}, inputs);
   call.collective([&] {
     const at::Tensor& input = check_gather(call, inputs, opts);
     call.check_root_lists(outputs, "outputs", "output", rank_, opts.rootRank);
@@ -180,7 +180,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::gather(std::vector<std::vec
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::scatter(std::vector<at::Tensor>& outputs,
                                                              std::vector<std::vector<at::Tensor>>& inputs,
                                                              const c10d::ScatterOptions& opts) {
-  CollectiveCall call(core_, "scatter",
+  CollectiveCall call(core(), "scatter",
                       {c10d::OpType::SCATTER, blocking(opts.asyncOp), timeout_or_default(opts.timeout)},
                       inputs.empty() ? at::TensorList() : inputs.front());
   call.collective([&] {
@@ -205,7 +205,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::alltoall_base(at::Tensor& o
                                                                    std::vector<int64_t>& output_splits,
                                                                    std::vector<int64_t>& input_splits,
                                                                    const c10d::AllToAllOptions& opts) {
-  CollectiveCall call(core_, "all_to_all_single",
+  CollectiveCall call(core(), "all_to_all_single",
                       {c10d::OpType::ALLTOALL_BASE, blocking(opts.asyncOp), timeout_or_default(opts.timeout)}, input);
   call.collective([&] {
     comm::AllToAll args;
@@ -233,7 +233,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::alltoall_base(at::Tensor& o
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::alltoall(std::vector<at::Tensor>& outputs,
                                                               std::vector<at::Tensor>& inputs,
                                                               const c10d::AllToAllOptions& opts) {
-  CollectiveCall call(core_, "all_to_all",
+  CollectiveCall call(core(), "all_to_all",
                       {c10d::OpType::ALLTOALL, blocking(opts.asyncOp), timeout_or_default(opts.timeout)}, inputs);
   call.collective([&] {
     check_all_to_all(call, outputs, inputs);

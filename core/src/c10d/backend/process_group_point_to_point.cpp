@@ -22,7 +22,7 @@ void submit_receive(CollectiveCall& call, const Message& message) {
 }  // namespace
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::send_async(const Message& message) {
-  CollectiveCall call(core_, "send", {c10d::OpType::SEND, Blocking::kNo, timeout_or_default(message.timeout)},
+  CollectiveCall call(core(), "send", {c10d::OpType::SEND, Blocking::kNo, timeout_or_default(message.timeout)},
                       message.tensor);
   check_send(message);
   submit_send(call, message);
@@ -30,7 +30,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::send_async(const Message& m
 }
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::receive_async(const Message& message) {
-  CollectiveCall call(core_, "recv", {receive_type(message), Blocking::kNo, timeout_or_default(message.timeout)},
+  CollectiveCall call(core(), "recv", {receive_type(message), Blocking::kNo, timeout_or_default(message.timeout)},
                       message.tensor);
   check_receive(message);
   submit_receive(call, message);
@@ -38,7 +38,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::receive_async(const Message
 }
 
 void ProcessGroupLockstep::send_blocking(const Message& message) {
-  CollectiveCall call(core_, "send", {c10d::OpType::SEND, Blocking::kYes, timeout_or_default(message.timeout)},
+  CollectiveCall call(core(), "send", {c10d::OpType::SEND, Blocking::kYes, timeout_or_default(message.timeout)},
                       message.tensor);
   check_send(message);
   submit_send(call, message);
@@ -47,7 +47,7 @@ void ProcessGroupLockstep::send_blocking(const Message& message) {
 int ProcessGroupLockstep::receive_blocking(const Message& message) {
   // Only a started operation can tell the sender.
   if (message.peer == comm::kAnySource) return GroupBackend::receive_blocking(message);
-  CollectiveCall call(core_, "recv", {receive_type(message), Blocking::kYes, timeout_or_default(message.timeout)},
+  CollectiveCall call(core(), "recv", {receive_type(message), Blocking::kYes, timeout_or_default(message.timeout)},
                       message.tensor);
   check_receive(message);
   submit_receive(call, message);

@@ -70,11 +70,11 @@ std::vector<comm::ReduceScatter> reduce_scatter_args(CollectiveCall& call, at::T
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::allreduce(std::vector<at::Tensor>& tensors,
                                                                const c10d::AllreduceOptions& opts) {
-  CollectiveCall call(core_, "all_reduce",
+  CollectiveCall call(core(), "all_reduce",
                       {c10d::OpType::ALLREDUCE, blocking(opts.asyncOp), timeout_or_default(opts.timeout)}, tensors);
   if (is_sparse_sum(tensors)) {
     call.prepare([&] { check_sparse_sum(call, tensors.front(), opts); });
-    sum_sparse(*this, {core_->who(), explain_ranks(membership().global_ranks)}, tensors.front(), opts);
+    sum_sparse(*this, {core()->who(), explain_ranks(membership().global_ranks)}, tensors.front(), opts);
     return c10::make_intrusive<LockstepWork>(rank_, c10d::OpType::ALLREDUCE, tensors);
   }
   call.collective([&] { return all_reduce_args(call, tensors, opts.reduceOp); });
@@ -83,7 +83,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::allreduce(std::vector<at::T
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::allreduce_coalesced(std::vector<at::Tensor>& tensors,
                                                                          const c10d::AllreduceCoalescedOptions& opts) {
-  CollectiveCall call(core_, "all_reduce_coalesced",
+  CollectiveCall call(core(), "all_reduce_coalesced",
                       {c10d::OpType::ALLREDUCE_COALESCED, blocking(opts.asyncOp), timeout_or_default(opts.timeout)},
                       tensors);
   const auto make = [&] {
@@ -98,8 +98,8 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::allreduce_coalesced(std::ve
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::reduce(std::vector<at::Tensor>& tensors,
                                                             const c10d::ReduceOptions& opts) {
-  CollectiveCall call(core_, "reduce", {c10d::OpType::REDUCE, blocking(opts.asyncOp), timeout_or_default(opts.timeout)},
-                      tensors);
+  CollectiveCall call(core(), "reduce",
+                      {c10d::OpType::REDUCE, blocking(opts.asyncOp), timeout_or_default(opts.timeout)}, tensors);
   call.collective([&] {
     const at::Tensor& tensor = check_reduce(call, tensors, opts);
     comm::Reduce args;
@@ -123,7 +123,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::reduce(std::vector<at::Tens
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::reduce_scatter(std::vector<at::Tensor>& outputs,
                                                                     std::vector<std::vector<at::Tensor>>& inputs,
                                                                     const c10d::ReduceScatterOptions& opts) {
-  CollectiveCall call(core_, "reduce_scatter",
+  CollectiveCall call(core(), "reduce_scatter",
                       {c10d::OpType::REDUCE_SCATTER, blocking(opts.asyncOp), timeout_or_default(opts.timeout)},
                       inputs.empty() ? at::TensorList() : inputs.front());
   call.collective([&] {
@@ -143,7 +143,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::reduce_scatter(std::vector<
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                                           const c10d::ReduceScatterOptions& opts) {
-  CollectiveCall call(core_, "reduce_scatter_tensor",
+  CollectiveCall call(core(), "reduce_scatter_tensor",
                       {c10d::OpType::_REDUCE_SCATTER_BASE, blocking(opts.asyncOp), timeout_or_default(opts.timeout)},
                       input);
   call.collective([&] { return reduce_scatter_args(call, output, input, opts.reduceOp); });
@@ -152,7 +152,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::_reduce_scatter_base(at::Te
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::reduce_scatter_tensor_coalesced(
     std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs, const c10d::ReduceScatterOptions& opts) {
-  CollectiveCall call(core_, "reduce_scatter_tensor_coalesced",
+  CollectiveCall call(core(), "reduce_scatter_tensor_coalesced",
                       {c10d::OpType::COALESCED, blocking(opts.asyncOp), timeout_or_default(opts.timeout)}, inputs);
   const auto make = [&] {
     check_coalesced(call, outputs, inputs);

@@ -12,7 +12,7 @@ namespace {
 // The longest single wait: stores count in milliseconds and add that to the clock, which must not overflow.
 constexpr std::chrono::milliseconds kLongestWait = std::chrono::hours(24);
 
-std::vector<uint8_t> to_vector(std::string_view bytes) {
+std::vector<uint8_t> vector_of(std::string_view bytes) {
   return {bytes.begin(), bytes.end()};
 }
 
@@ -41,7 +41,7 @@ class WrappedStore final : public comm::Store {
   }
 
   void run(const comm::StoreCall& call, comm::StoreAnswer& answer) const {
-    const auto value = [&](std::size_t i) { return to_vector(call.values[i]); };
+    const auto value = [&](std::size_t i) { return vector_of(call.values[i]); };
     switch (call.op) {
       case Op::kSet:
         for (std::size_t i = 0; i < call.keys.size(); ++i) store_->set(call.keys[i], value(i));

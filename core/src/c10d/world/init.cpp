@@ -12,6 +12,7 @@
 #include "launch/job/first_failure.h"
 #include "launch/world/slurm.h"
 #include "lockstep/base/log.h"
+#include "lockstep/c10d/objects.h"
 #include "lockstep/launch/world.h"
 #include "store/membership/refuse_rendezvous.h"
 #include "store/membership/same_choice.h"
@@ -98,27 +99,6 @@ std::optional<launch::World> world_in_environment(int rank, int world_size) {
   return world.ok() && world.value().local_rank_known ? std::optional(world.value()) : std::nullopt;
 }
 
-// For a rank whose environment does not describe its world: works it out from the records of all ranks.
-launch::World world_among(const std::vector<comm::Member>& members, int rank) {
-  std::vector<std::string> nodes;
-  launch::World world;
-  world.local_rank = world.local_world_size = 0;
-  for (const comm::Member& member : members) {
-    if (std::find(nodes.begin(), nodes.end(), member.machine) == nodes.end()) nodes.push_back(member.machine);
-    if (member.machine != members[rank].machine) continue;
-    ++world.local_world_size;
-    if (member.rank < rank) ++world.local_rank;
-  }
-  world.rank = rank;
-  world.world_size = static_cast<int>(members.size());
-  world.node_rank = static_cast<int>(std::find(nodes.begin(), nodes.end(), members[rank].machine) - nodes.begin());
-  world.num_nodes = static_cast<int>(nodes.size());
-  world.source = "process group";
-  world.source_kind = launch::WorldSource::kProcessGroup;
-  world.local_rank_known = true;
-  return world;
-}
-
 // What is wrong here alone.
 BackendChoice check_call(std::string_view backend, const InitOptions& options) {
   const BackendChoice backends = parse_backends(backend, "init_process_group");
@@ -140,33 +120,32 @@ void refuse_to_join(const InitOptions& options, const std::exception& error) {
 }
 
 // Ranks with different backends would wait for one another, each in its own.
-void check_same_backends(comm::Rendezvous& met, const BackendChoice& backends, bool is_default, Deadline deadline) {
+void check_same_backends(comm::Rendezvous& met, const std::string& choice, bool is_default, Deadline deadline) {
   if (met.world_size == 1) return;
   const Status same = comm::check_same_choice(*met.store, "backends/world", comm::Roster(), met.rank, met.world_size,
-                                              {text_of(backends), is_default, "backends"}, deadline);
+                                              {choice, is_default, "backends"}, deadline);
   if (same.ok()) return;
   // This rank may host the store from which the others read the same.
   static_cast<void>(met.release(std::clamp(deadline.remaining_ms(), kLeastPartingTime, kPartingTime)));
   throw_status(same, fmt::format("init_process_group: rank {}", met.rank));
 }
 
-// Makes the backends and opens the world, once all ranks are known to want the same backends.
-void open_world(const BackendChoice& backends, const InitOptions& options, const comm::Rendezvous& met,
-                std::optional<launch::World> place, Deadline deadline) {
-  if (!place) place = world_in_environment(met.rank, met.world_size);
-  if (!place) place = world_among(met.members, met.rank);
-  WorldState::Members members{met.rank, std::vector<int>(met.world_size),
-                              options.group_name.empty() ? "world" : options.group_name};
-  std::iota(members.ranks.begin(), members.ranks.end(), 0);
-  const BackendRequest request{
-      met.store,         members.name,           met.rank, members.ranks, met.members, deadline.remaining_ms(),
-      place->local_rank, options.backend_options};
-  const auto made = make_backends(backends, request);
-  for (const DeviceBackend& one : made) one.backend->setTimeout(options.timeout);
-  WorldState::Facts facts{met.store, met.rank, met.world_size, *place, nullptr, options.timeout, backends};
-  facts.members = std::make_shared<const std::vector<comm::Member>>(met.members);
-  facts.device = choose_device(backends, place->local_rank);
-  WorldState::of_process().open(make_handle(members, met.store, made), members, facts, met);
+// What the ranks must have alike, in one line.
+std::string text_of_choice(const BackendChoice& backends, const InitOptions& options) {
+  return text_of(backends) + (options.enable_reconfigure ? " with enable_reconfigure" : "");
+}
+
+// Every rank learns where all ranks can be met later.
+void exchange_handles() {
+  WorldState& world = WorldState::of_process();
+  try {
+    const auto place = world.meeting_place("init_process_group");
+    world.set_handles(all_gather_object(place->handle(get_rank())));
+  } catch (const std::exception& error) {
+    abort_process_group(fmt::format("rank {} cannot prepare for reconfigure: {}", get_rank(), plain_text(error)));
+    world.close(std::chrono::milliseconds(0));
+    throw;
+  }
 }
 
 }  // namespace
@@ -185,13 +164,19 @@ void init_process_group(std::string_view backend, const InitOptions& options) {
   const Deadline deadline = Deadline::after(options.timeout);
   const Place place = make_place(options);
   comm::Rendezvous met = meet(options, place.rendezvous);
-  check_same_backends(met, backends, /*is_default=*/backend.empty(), deadline);
+  check_same_backends(met, text_of_choice(backends, options),
+                      /*is_default=*/backend.empty() && !options.enable_reconfigure, deadline);
   try {
-    open_world(backends, options, met, place.world, deadline);
+    std::optional<launch::World> here = place.world;
+    if (!here) here = world_in_environment(met.rank, met.world_size);
+    open_world({backends, options.group_name.empty() ? "world" : options.group_name, options.backend_options,
+                options.timeout, place.rendezvous.job_key},
+               met, here, deadline);
   } catch (...) {
     static_cast<void>(met.release(std::chrono::milliseconds(0)));
     throw;
   }
+  if (options.enable_reconfigure) exchange_handles();
 }
 
 void destroy_process_group(const ProcessGroup& group) {

@@ -6,14 +6,15 @@
 #include <atomic>
 #include <numeric>
 
-#include "c10d/stores/watched_store.h"
 #include "c10d/world/engine_of.h"
 #include "c10d/world/group_watch.h"
+#include "c10d/world/open_meeting_place.h"
 #include "engine/core/failure.h"
 #include "lockstep/base/fork.h"
 #include "lockstep/base/log.h"
 #include "lockstep/c10d/group_backend.h"
 #include "lockstep/c10d/store_adapter.h"
+#include "store/membership/watched_store.h"
 
 namespace lockstep {
 namespace {
@@ -46,9 +47,17 @@ int rank_of_parent() {
                       fmt::format("{}: there is no process group; call init_process_group first", what));
 }
 
-void retire(const ProcessGroup& group, std::chrono::milliseconds parting_time) {
+void retire(const ProcessGroup& group, std::chrono::milliseconds parting_time, const Status& why = {}) {
   for (const at::Device& device : group->getDeviceTypes()) {
-    if (auto* const engine = engine_of(group, device.type())) engine->retire(parting_time);
+    if (auto* const engine = engine_of(group, device.type())) engine->retire(parting_time, why);
+  }
+}
+
+// Backends of other libraries may wait for ranks that are gone when they shut down.
+void abort_others(const ProcessGroup& group) {
+  for (const at::Device& device : group->getDeviceTypes()) {
+    const auto backend = group->getBackend(device.type());
+    if (dynamic_cast<const GroupBackend*>(backend.get()) == nullptr) backend->abort();
   }
 }
 
@@ -112,6 +121,8 @@ void WorldState::open(const ProcessGroup& group, Members members, const Facts& f
     default_ = group;
     facts_ = facts;
     rendezvous_ = std::move(rendezvous);
+    why_left_ = {};
+    counts_.clear();
   }
   add(group, std::move(members));
 }
@@ -120,12 +131,16 @@ void WorldState::close(std::chrono::milliseconds wait) {
   std::vector<ProcessGroup> groups;
   std::vector<ProcessGroup> kept;  // freed without the lock
   std::optional<comm::Rendezvous> rendezvous;
+  std::shared_ptr<comm::MeetingPlace> place;  // closed last
   {
     MutexLock lock(mutex_);
     groups = living_groups();
     kept.swap(kept_);
     for (auto& [key, entry] : groups_) entry.left = true;
     counts_.clear();
+    place.swap(place_);
+    handles_.clear();
+    why_left_ = {};
     default_.reset();
     facts_ = {};
     remember_rank(-1);
@@ -139,6 +154,44 @@ void WorldState::close(std::chrono::milliseconds wait) {
   groups.clear();
   // kTimeout says that others are still connected; they lose the store then.
   if (rendezvous) static_cast<void>(rendezvous->release(wait));
+}
+
+void WorldState::leave_for(const Status& why) {
+  std::vector<ProcessGroup> groups;
+  std::vector<ProcessGroup> kept;  // freed without the lock
+  std::optional<comm::Rendezvous> rendezvous;
+  {
+    MutexLock lock(mutex_);
+    groups = living_groups();
+    kept.swap(kept_);
+    for (auto& [key, entry] : groups_) entry.left = true;
+    why_left_ = why;
+    rendezvous.swap(rendezvous_);
+  }
+  for (const ProcessGroup& group : groups) retire(group, kAtOnce, why);
+  for (const ProcessGroup& group : groups) {
+    abort_others(group);
+    group->shutdown();
+  }
+  tell_watchers(groups);
+  if (rendezvous) static_cast<void>(rendezvous->release(kAtOnce));
+}
+
+std::shared_ptr<comm::MeetingPlace> WorldState::meeting_place(const char* what) {
+  const Facts known = facts_to_reconfigure(what);
+  MutexLock lock(mutex_);
+  if (place_ == nullptr) place_ = open_meeting_place(*known.store, known.job_key, what);
+  return place_;
+}
+
+std::vector<std::string> WorldState::handles() const {
+  MutexLock lock(mutex_);
+  return handles_;
+}
+
+void WorldState::set_handles(std::vector<std::string> handles) {
+  MutexLock lock(mutex_);
+  handles_ = std::move(handles);
 }
 
 std::vector<ProcessGroup> WorldState::living_groups() const {
@@ -171,6 +224,14 @@ ProcessGroup WorldState::default_group(const char* what) const {
 }
 
 WorldState::Facts WorldState::facts(const char* what) const {
+  {
+    MutexLock lock(mutex_);
+    if (default_ != nullptr && !why_left_.ok()) throw_status(why_left_, what);
+  }
+  return facts_to_reconfigure(what);
+}
+
+WorldState::Facts WorldState::facts_to_reconfigure(const char* what) const {
   MutexLock lock(mutex_);
   if (default_ == nullptr) throw_not_initialised(what);
   return facts_;
@@ -183,9 +244,12 @@ void WorldState::add(const ProcessGroup& group, Members members, const ProcessGr
                            Entry{c10::weak_intrusive_ptr<c10d::ProcessGroup>(group), std::move(members), of.get()});
 }
 
-void WorldState::remove(const ProcessGroup& group) {
+void WorldState::remove(const ProcessGroup& group, const Status& why) {
   std::vector<ProcessGroup> left = own_groups(group);
   left.push_back(group);
+  if (!why.ok()) {
+    for (const ProcessGroup& one : left) retire(one, kAtOnce, why);
+  }
   for (const ProcessGroup& one : left) one->shutdown();
   {
     MutexLock lock(mutex_);
@@ -235,7 +299,7 @@ std::shared_ptr<comm::Store> WorldState::watched(std::shared_ptr<comm::Store> st
     if (!rendezvous_ || !rendezvous_->sees_ends()) return store;
   }
   // The world of this process is never destroyed.
-  return make_watched_store(std::move(store), [this, ranks = std::move(ranks)] { return check_present(ranks); });
+  return comm::make_watched_store(std::move(store), [this, ranks = std::move(ranks)] { return check_present(ranks); });
 }
 
 Status WorldState::check_present(const std::vector<int>& ranks) const {

@@ -15,6 +15,7 @@
 #include "lockstep/c10d/process_groups.h"
 #include "lockstep/launch/world.h"
 #include "lockstep/store/rendezvous.h"
+#include "store/membership/meeting_place.h"
 
 namespace lockstep {
 
@@ -29,6 +30,8 @@ class WorldState {
     std::chrono::milliseconds timeout{0};
     BackendChoice backends = {};
     c10::Device device{c10::kCPU};  // that this rank computes on
+    BackendOptions backend_options = nullptr;
+    std::string job_key = {};  // empty: LOCKSTEP_JOB_KEY
   };
   struct Members {
     int rank = -1;           // this process's group rank; -1: not a member
@@ -46,17 +49,28 @@ class WorldState {
   // then serves it until the others have left, for up to `wait`. Zero in a broken world.
   void close(std::chrono::milliseconds wait) LOCKSTEP_EXCLUDES(mutex_);
 
+  // Leaves all groups for others in their place: the world's handle stays, and every use of it and of the groups throws
+  // `why`, until open() or close(). The world's meeting place stays too.
+  void leave_for(const Status& why) LOCKSTEP_EXCLUDES(mutex_);
+  // Opened at the first call, kept until close().
+  std::shared_ptr<comm::MeetingPlace> meeting_place(const char* what) LOCKSTEP_EXCLUDES(mutex_);
+  // The handles of all ranks, by rank; empty: they were not told.
+  std::vector<std::string> handles() const LOCKSTEP_EXCLUDES(mutex_);
+  void set_handles(std::vector<std::string> handles) LOCKSTEP_EXCLUDES(mutex_);
+
   // Whether the world or a group of it is broken.
   bool has_failed() const LOCKSTEP_EXCLUDES(mutex_);
 
   // These throw "call init_process_group first" without a world; `what` is the caller's name.
   ProcessGroup default_group(const char* what) const LOCKSTEP_EXCLUDES(mutex_);
   Facts facts(const char* what) const LOCKSTEP_EXCLUDES(mutex_);
+  // Also after leave_for().
+  Facts facts_to_reconfigure(const char* what) const LOCKSTEP_EXCLUDES(mutex_);
 
   // `of`: the group of the program that a group of this library's own stands beside (own_group.h); null: it is none.
   void add(const ProcessGroup& group, Members members, const ProcessGroup& of = nullptr) LOCKSTEP_EXCLUDES(mutex_);
-  // Leaves it, and this library's own groups beside it.
-  void remove(const ProcessGroup& group) LOCKSTEP_EXCLUDES(mutex_);
+  // Leaves it, and this library's own groups beside it. Later uses throw `why`; ok: that this rank has left.
+  void remove(const ProcessGroup& group, const Status& why = {}) LOCKSTEP_EXCLUDES(mutex_);
   // Keeps one of this library's own groups, which has operations under way, until the group beside it is left.
   void keep(const ProcessGroup& own) LOCKSTEP_EXCLUDES(mutex_);
   // Whether it is one of this library's own.
@@ -95,7 +109,24 @@ class WorldState {
   std::map<const c10d::ProcessGroup*, Entry> groups_ LOCKSTEP_GUARDED_BY(mutex_);
   std::vector<ProcessGroup> kept_ LOCKSTEP_GUARDED_BY(mutex_);
   std::map<std::string, int> counts_ LOCKSTEP_GUARDED_BY(mutex_);
+  Status why_left_ LOCKSTEP_GUARDED_BY(mutex_);  // between leave_for() and open()
+  std::shared_ptr<comm::MeetingPlace> place_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::vector<std::string> handles_ LOCKSTEP_GUARDED_BY(mutex_);
 };
+
+// What the ranks of a world have in common before they meet.
+struct WorldPlan {
+  BackendChoice backends;
+  std::string name = "world";
+  BackendOptions backend_options = nullptr;
+  std::chrono::milliseconds timeout;  // of operations
+  std::string job_key = {};           // empty: LOCKSTEP_JOB_KEY
+};
+
+// Makes the backends and opens the world, once all ranks are known to want the same backends. `place`: none: worked out
+// from the records of all ranks.
+void open_world(const WorldPlan& plan, const comm::Rendezvous& met, std::optional<launch::World> place,
+                Deadline deadline);
 
 // A handle with these backends by device; without backends: the handle of a rank that is no member.
 ProcessGroup make_handle(const WorldState::Members& members, const std::shared_ptr<comm::Store>& store,

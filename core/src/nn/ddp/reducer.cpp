@@ -65,6 +65,7 @@ void Reducer::check_sizes() const {
   impl_->state.buffers.check_unchanged();
 }
 void Reducer::before_forward() {
+  impl_->state.backend.check_not_replaced();
   impl_->settle_family();
   MutexLock lock(impl_->mutex);
   if (impl_->is_recomputing()) return;

@@ -79,6 +79,15 @@ const Bytes* KeyValueTable::find(std::string_view key) const {
   return found == entries_.end() ? nullptr : &found->second;
 }
 
+std::int64_t KeyValueTable::erase_prefix(std::string_view prefix) {
+  const auto first = entries_.lower_bound(prefix);
+  const auto last =
+      std::find_if(first, entries_.end(), [&](const auto& one) { return !one.first.starts_with(prefix); });
+  const std::int64_t count = std::distance(first, last);
+  entries_.erase(first, last);
+  return count;
+}
+
 Result<std::int64_t> KeyValueTable::sum(std::string_view key, std::int64_t amount) const {
   std::int64_t before = 0;
   if (const Bytes* text = find(key)) {

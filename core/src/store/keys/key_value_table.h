@@ -27,6 +27,8 @@ class KeyValueTable {
   const Bytes* find(std::string_view key) const;  // null when absent; valid until the next change
   // The value that add would set. The caller sets it (or logs it first).
   Result<std::int64_t> sum(std::string_view key, std::int64_t amount) const;
+  // Returns how many keys there were.
+  std::int64_t erase_prefix(std::string_view prefix);
   void clear() { entries_.clear(); }
 
   // The first of `keys` that is absent.

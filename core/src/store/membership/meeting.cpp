@@ -78,7 +78,7 @@ Result<std::string> meet(Store& store, const Meeting& meeting, const std::string
   }
   const auto outcome = await_outcome(store, meeting, lines.starts_with(line), deadline);
   if (outcome.ok()) return parse_outcome(outcome.value());
-  if (outcome.status().code() == ErrorCode::kPeerFailed) {
+  if (outcome.status().code() == ErrorCode::kPeerFailed || outcome.status().code() == ErrorCode::kMismatch) {
     LOCKSTEP_ASSIGN_OR_RETURN(const Bytes published, publish_refusal(store, meeting, outcome.status()));
     return parse_outcome(published);
   }

@@ -21,7 +21,7 @@ constexpr auto kFirstPause = std::chrono::milliseconds(5);
 constexpr auto kLongestPause = std::chrono::milliseconds(1000);
 constexpr auto kAttemptTimeout = std::chrono::seconds(10);
 constexpr auto kShortAttemptTimeout = std::chrono::seconds(3);  // where a signal must not wait for long
-constexpr auto kReportEvery = std::chrono::seconds(10);
+constexpr auto kSayTriesEvery = std::chrono::seconds(10);
 
 // The key that the store asks for, as this process knows it; empty: it has none, and the store's verdict will say so.
 Result<std::string> find_key(const TcpStoreOptions& options, const handshake::ServerHello& server, Deadline deadline) {
@@ -97,19 +97,19 @@ Status gave_up(const TcpStoreOptions& options, int attempts, Deadline::Clock::du
 Result<Fd> connect_patiently(const TcpStoreOptions& options, Deadline deadline, int interrupt_fd) {
   LOCKSTEP_RETURN_IF_ERROR(handshake::check_job_key(options.job_key));
   const auto start = Deadline::Clock::now();
-  auto next_report = start + kReportEvery;
+  auto next_report = start + kSayTriesEvery;
   auto pause = kFirstPause;
   for (int attempts = 1;; ++attempts) {
     auto fd = connect_once(
         options, earlier(deadline, Deadline::after(interrupt_fd < 0 ? kAttemptTimeout : kShortAttemptTimeout)));
-    if (fd.ok() || !worth_another_try(fd.status())) return fd;
+    if (fd.ok() || !worth_another_try(fd.status()) || !options.tries_again) return fd;
     const auto now = Deadline::Clock::now();
     if (deadline.remaining() <= pause) return gave_up(options, attempts, now - start, fd.status());
     if (now >= next_report) {
       log::warning(fmt::format("still trying to reach the store at {}: {} attempts in {:.0f} s, last error: {}",
                                options.server.text(), attempts, std::chrono::duration<double>(now - start).count(),
                                fd.status().message()));
-      next_report = now + kReportEvery;
+      next_report = now + kSayTriesEvery;
     }
     if (wait_or_interrupt(interrupt_fd, pause)) {
       return Status(ErrorCode::kAborted,

@@ -181,6 +181,26 @@ Result<Fd> connect_to(const Endpoint& endpoint, Deadline deadline) {
   return last;
 }
 
+PortAnswer ask_port(const Endpoint& endpoint, Deadline deadline) {
+  const auto fd = connect_to(endpoint, deadline);
+  if (fd.ok()) return PortAnswer::kListens;
+  const bool refused =
+      fd.status().code() == ErrorCode::kUnavailable && fd.status().message() == std::strerror(ECONNREFUSED);
+  return refused ? PortAnswer::kRefused : PortAnswer::kNone;
+}
+
+Result<std::string> address_towards(const std::string& host) {
+  constexpr std::uint16_t kDiscard = 9;
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto addresses, resolve({address_for_others(host), kDiscard}, AI_ADDRCONFIG));
+  for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
+    const Fd probe(::socket(address->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    if (!probe.valid() || ::connect(probe.get(), address->ai_addr, address->ai_addrlen) != 0) continue;
+    LOCKSTEP_ASSIGN_OR_RETURN(const Endpoint local, local_endpoint(probe.get()));
+    return local.host;
+  }
+  return Status(ErrorCode::kUnavailable, fmt::format("no route to '{}'", host));
+}
+
 Result<Endpoint> local_endpoint(int fd) {
   auto endpoint = endpoint_of(fd, ::getsockname);
   if (endpoint.ok())

@@ -10,11 +10,14 @@ void StoreService::handle(ClientId client, wire::Message request) {
     if (op == wire::kPush) {
       answer_(client, wire::answer_of(push(request.parts[0], request.parts[1])));
     } else {
-      wills_.insert_or_assign(client, std::pair(request.parts[0], request.parts[1]));
+      wills_.erase(client);
+      if (!request.parts[0].empty()) wills_.emplace(client, std::pair(request.parts[0], request.parts[1]));
       answer_(client, wire::answer_of(StoreAnswer()));
     }
     return wake_changed();
   }
+  if (op == wire::kDeletePrefix && request.parts.size() == 1)
+    return answer_(client, wire::answer_of(StoreAnswer{.number = table_.erase_prefix(request.parts[0])}));
   const std::size_t parts = request.parts.size();
   std::optional<StoreCall> call = wire::call_of(std::move(request));
   if (!call) {
@@ -65,8 +68,14 @@ void StoreService::answer_or_park(ClientId client, StoreCall call) {
     const bool wants_values = call.op == StoreCall::Op::kGet;
     return answer_(client, wants_values ? values_of(call.keys) : wire::answer_of(StoreAnswer()));
   }
+  if (!call.unless.empty() && table_.find(call.unless) != nullptr) {
+    return answer_(
+        client, wire::failure({ErrorCode::kAborted, fmt::format("'{}' was set in {} while waiting for {}", call.unless,
+                                                                where_, quote_keys(call.keys))}));
+  }
   if (call.deadline.expired()) return answer_(client, wire::failure(table_.timeout(call.keys, where_)));
   waiting_[*missing].insert(client);
+  if (!call.unless.empty()) waiting_[call.unless].insert(client);
   if (!call.deadline.is_never()) expiries_.emplace(call.deadline.when(), client);
   std::string waits_for = *missing;
   parked_.insert_or_assign(client, Parked{std::move(call), std::move(waits_for)});
@@ -75,9 +84,12 @@ void StoreService::answer_or_park(ClientId client, StoreCall call) {
 StoreService::Parked StoreService::unpark(ClientId client) {
   Parked parked = std::move(parked_.extract(client).mapped());
   expiries_.erase({parked.call.deadline.when(), client});
-  const auto waiters = waiting_.find(parked.waits_for);
-  waiters->second.erase(client);
-  if (waiters->second.empty()) waiting_.erase(waiters);
+  for (const std::string* key : {&parked.waits_for, &parked.call.unless}) {
+    const auto waiters = waiting_.find(*key);
+    if (waiters == waiting_.end()) continue;
+    waiters->second.erase(client);
+    if (waiters->second.empty()) waiting_.erase(waiters);
+  }
   return parked;
 }
 

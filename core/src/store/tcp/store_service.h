@@ -50,7 +50,7 @@ class StoreService {
   const Answer answer_;
   KeyValueTable table_;
   std::map<ClientId, Parked> parked_;
-  std::map<std::string, std::set<ClientId>, std::less<>> waiting_;  // by the key they wait for
+  std::map<std::string, std::set<ClientId>, std::less<>> waiting_;  // by the keys that end their waits
   std::set<std::pair<Deadline::Clock::time_point, ClientId>> expiries_;
   std::map<ClientId, std::pair<std::string, std::string>> wills_;  // list and value
   std::vector<std::string> changed_;                               // keys set by the request being handled

@@ -238,6 +238,12 @@ Result<std::int64_t> TcpStore::push(std::string_view list, std::string_view valu
   return answer.number;
 }
 
+Result<std::int64_t> TcpStore::delete_prefix(std::string_view prefix) {
+  const Message request{static_cast<std::uint8_t>(wire::kDeletePrefix), 0, {std::string(prefix)}};
+  LOCKSTEP_ASSIGN_OR_RETURN(const Message answer, connections_->call(request, connections_->patience()));
+  return answer.number;
+}
+
 std::string TcpStore::local_address() const {
   return connections_->local_address();
 }

@@ -78,12 +78,22 @@ Result<Message> decode(std::string_view body) {
 Message request_of(StoreCall call) {
   const std::int64_t wait = call.deadline.is_never() ? kWaitForever : call.deadline.remaining_ms().count();
   Message request{static_cast<std::uint8_t>(call.op), call.waits() ? wait : call.amount, std::move(call.keys)};
+  if (call.waits() && !call.unless.empty()) {
+    request.kind |= kUnless;
+    request.parts.insert(request.parts.begin(), std::move(call.unless));
+  }
   std::move(call.values.begin(), call.values.end(), std::back_inserter(request.parts));
   return request;
 }
 
 std::optional<StoreCall> call_of(Message request) {
-  StoreCall call{.op = static_cast<Op>(request.kind), .keys = std::move(request.parts)};
+  StoreCall call{.op = static_cast<Op>(request.kind & ~kUnless)};
+  if ((request.kind & kUnless) != 0) {
+    if (!call.waits() || request.parts.empty()) return std::nullopt;
+    call.unless = std::move(request.parts.front());
+    request.parts.erase(request.parts.begin());
+  }
+  call.keys = std::move(request.parts);
   const std::size_t parts = call.keys.size();
   std::size_t values = 0;
   bool fits = false;

@@ -19,11 +19,14 @@
 namespace lockstep::comm::wire {
 
 // A request's kind is a StoreCall::Op (parts: its keys, then its values; number: its amount, or the milliseconds to
-// wait; kGet is answered with as many values as fit into one frame), or one of these.
+// wait; kGet is answered with as many values as fit into one frame), or one of these. With kUnless added, the first
+// part is StoreCall::unless.
 using Op = StoreCall::Op;
 inline constexpr Op kPush{32};  // parts: list, value; sets "list/N", N counted from 1; answers number N
-inline constexpr Op kWill{
-    33};  // parts: list, value: a push when this connection ends; number: milliseconds of silence that end it
+inline constexpr Op kWill{33};  // parts: list, value: a push when this connection ends (list empty: none); number:
+                                // milliseconds of silence that end it
+inline constexpr Op kDeletePrefix{34};  // parts: prefix; deletes all keys that begin with it; answers how many
+inline constexpr std::uint8_t kUnless = 64;
 
 inline constexpr std::int64_t kWaitForever = -1;  // as `number` of kGet and kWait
 
