@@ -14,7 +14,7 @@ from html import escape
 from harness import HERE, Row
 from report import number, size_text
 
-STYLE = HERE.parent / "studio" / "src" / "report" / "page" / "style.h"
+STYLE = HERE.parent / "studio" / "src" / "report" / "report.cpp"
 WIDTH, HEIGHT = 1000, 1000
 COLOURS = 4  # of the style
 LIMITS = {"limit"}  # dashed: nobody's, what would be ideal

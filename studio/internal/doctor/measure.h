@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "doctor/finding.h"
+#include "doctor/checks.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/status.h"
 

@@ -2,6 +2,7 @@
 // life of the file: what follows is tried again, because there may be room by then.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <string_view>
 
@@ -9,6 +10,11 @@
 #include "lockstep/base/status.h"
 
 namespace lockstep::report {
+
+// The time of a record: seconds since 1970.
+inline double wall_time() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
 
 class AppendFile {
  public:

@@ -10,8 +10,7 @@
 #include "base/regular_file.h"
 #include "lockstep/report/run.h"
 #include "picture_tools/web_page.h"
-#include "report/json_numbers.h"
-#include "report/parse_json.h"
+#include "report/json.h"
 
 namespace lockstep::report {
 namespace {

@@ -17,9 +17,7 @@
 #include "picture_tools/thumbnail.h"
 #include "picture_tools/web_page.h"
 #include "report/append_file.h"
-#include "report/json_members.h"
-#include "report/json_numbers.h"
-#include "report/wall_time.h"
+#include "report/json.h"
 
 namespace lockstep::report {
 namespace {

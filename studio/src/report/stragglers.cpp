@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "report/page/sections.h"
+#include "report/page/page.h"
 
 namespace lockstep::report {
 namespace {

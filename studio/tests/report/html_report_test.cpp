@@ -11,7 +11,7 @@
 #include "report/contains.h"
 #include "report/example_run.h"
 #include "report/page/chart.h"
-#include "report/page/markup.h"
+#include "report/page/page.h"
 #include "support/read_file.h"
 #include "support/scratch_folder.h"
 

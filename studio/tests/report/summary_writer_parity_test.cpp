@@ -15,7 +15,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/report/summary_writer.h"
 #include "picture_tools/web_page.h"
-#include "report/tensorboard/histogram.h"
+#include "report/tensorboard/events.h"
 #include "support/full_disk.h"
 #include "support/process.h"
 #include "support/read_file.h"

@@ -5,8 +5,7 @@
 #include <string>
 
 #include "lockstep/report/summary_writer.h"
-#include "report/tensorboard/crc32c.h"
-#include "report/tensorboard/histogram.h"
+#include "report/tensorboard/events.h"
 
 namespace lockstep::report {
 namespace {

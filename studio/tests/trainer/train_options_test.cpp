@@ -7,7 +7,7 @@
 #include "lockstep/config/schema.h"
 #include "nn/error_texts.h"
 #include "support/scratch_folder.h"
-#include "trainer/command/command_options.h"
+#include "trainer/command/command.h"
 
 namespace lockstep::trainer_detail {
 namespace {

@@ -1,9 +1,107 @@
-// What `lockstep train` does. No torch header.
+// What `lockstep train` does, and what config.yaml says about the training. No torch header.
 #pragma once
 
-#include "trainer/command/command_options.h"
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/config/schema.h"
 
 namespace lockstep::trainer_detail {
+
+enum class DataFormat { kImageFolder, kMnist, kCifar10, kCifar100, kPack };
+enum class CorruptPolicy { kRaise, kReplace, kSkip };
+enum class TrainCommandPrecision { kFloat32, kBFloat16, kFloat16 };
+enum class NonFinite { kError, kSkip, kIgnore };
+enum class Metric { kAccuracy, kLoss };
+enum class Interval { kEpoch, kStep };
+
+// In the folder of the run.
+inline constexpr const char* kProfileName = "profile.json";
+inline constexpr const char* kSummaryName = "tensorboard";
+inline constexpr const char* kCheckpointsName = "checkpoints";
+
+struct TrainCommandOptions {
+  bool dry_run = false;
+  std::string output = "runs/train";
+
+  DataFormat format = DataFormat::kImageFolder;
+  std::string train;
+  std::string test;
+  std::vector<std::string> transforms = {"ToTensor"};
+  std::vector<std::string> test_transforms;
+  CorruptPolicy on_corrupt = CorruptPolicy::kRaise;
+  bool allow_empty = false;
+  int workers = -1;  // of a machine; -1: as many as are needed
+
+  std::string model = "resnet18";
+  std::string shared_object;
+  std::vector<std::string> model_options;  // NAME=VALUE
+  std::string weights;
+  bool new_head = false;
+  std::int64_t num_classes = 0;  // 0: those of the data
+  bool small_images = false;
+  std::int64_t image_size = 224;
+  std::int64_t patch_size = 16;
+  bool sync_batch_norm = false;
+
+  std::string optimizer = "sgd";
+  double lr = 0.1;
+  double momentum = 0.9;
+  bool nesterov = false;
+  double weight_decay = 0.0;
+  std::vector<double> betas = {0.9, 0.999};
+  double alpha = 0.99;
+  double eps = 1e-8;
+  bool fused = true;
+
+  std::string schedule = "none";
+  Interval interval = Interval::kEpoch;
+  std::int64_t step_size = 30;
+  std::vector<std::int64_t> milestones;
+  double gamma = 0.1;
+  double power = 1.0;
+  double eta_min = 0.0;
+  std::int64_t warmup = 0;
+  double warmup_factor = 0.01;
+  bool cycle_momentum = true;
+
+  std::int64_t epochs = 10;
+  std::int64_t batch_size = 32;
+  bool batch_per_machine = false;
+  std::int64_t test_batch_size = 0;  // 0: that of this rank in the training
+  std::string device = "auto";
+  TrainCommandPrecision precision = TrainCommandPrecision::kFloat32;
+  bool channels_last = false;
+  std::int64_t accumulation = 1;
+  double clip_grad_norm = 0.0;
+  double ema_decay = 0.0;
+  double label_smoothing = 0.0;
+  NonFinite non_finite = NonFinite::kError;
+  std::int64_t seed = 0;
+  std::int64_t limit_batches = 0;
+  std::int64_t evaluate_every = 1;
+  Metric monitor = Metric::kAccuracy;
+  std::int64_t patience = 0;
+  double min_delta = 0.0;
+
+  bool save = true;
+  bool resume = false;
+  int keep_last = 2;
+  std::int64_t every_steps = 0;
+  bool asynchronous = false;
+
+  std::int64_t progress_seconds = 30;
+  std::int64_t profile_steps = 0;
+};
+
+// Binds all keys to `options`, which must outlive the schema.
+void declare(TrainCommandOptions& options, config::Schema& schema);
+
+// What one key alone cannot tell: paths that are not there, options that exclude each other. All mistakes, one a line.
+// The schema has read the options, and knows where each of them came from.
+Status check(const TrainCommandOptions& options, const config::Schema& schema);
 
 // Joins the world and trains, or prints the plan. Returns the exit code: 0, or 128 + the signal that ended the
 // training. Throws.

@@ -7,7 +7,7 @@
 #include <iterator>
 #include <limits>
 
-#include "report/page/markup.h"
+#include "report/page/page.h"
 
 namespace lockstep::report {
 namespace {

@@ -5,8 +5,7 @@
 #include <iterator>
 
 #include "report/page/chart.h"
-#include "report/page/markup.h"
-#include "report/page/sections.h"
+#include "report/page/page.h"
 
 namespace lockstep::report {
 namespace {

@@ -4,8 +4,7 @@
 #include <iterator>
 #include <variant>
 
-#include "report/page/markup.h"
-#include "report/page/sections.h"
+#include "report/page/page.h"
 
 namespace lockstep::report {
 namespace {

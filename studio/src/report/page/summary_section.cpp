@@ -8,8 +8,7 @@
 #include <set>
 #include <vector>
 
-#include "report/page/markup.h"
-#include "report/page/sections.h"
+#include "report/page/page.h"
 
 namespace lockstep::report {
 namespace {

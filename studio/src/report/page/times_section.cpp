@@ -10,8 +10,7 @@
 
 #include "lockstep/report/stragglers.h"
 #include "report/page/chart.h"
-#include "report/page/markup.h"
-#include "report/page/sections.h"
+#include "report/page/page.h"
 
 namespace lockstep::report {
 namespace {

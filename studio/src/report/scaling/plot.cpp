@@ -1,4 +1,3 @@
-// The plot of the table, an SVG file of its own.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,7 +6,7 @@
 
 #include "lockstep/report/scaling.h"
 #include "report/page/chart.h"
-#include "report/page/markup.h"
+#include "report/page/page.h"
 
 namespace lockstep::report {
 namespace {
@@ -74,6 +73,38 @@ std::string to_svg(const ScalingTable& table) {
         percent_text(row.efficiency), at_the_edge ? "end" : "start");
   }
   return text + "<path class='measured' d='" + line + "'/>\n" + dots + "</svg>\n";
+}
+
+namespace {
+
+constexpr std::size_t kBarColumns = 48;
+
+std::size_t columns_of(double value, double most) {
+  const double columns = std::round(value / most * static_cast<double>(kBarColumns));
+  return static_cast<std::size_t>(std::clamp(columns, 0.0, static_cast<double>(kBarColumns)));
+}
+
+std::string bar_of(const ScalingRow& row, double most) {
+  std::string bar(kBarColumns + 1, ' ');
+  std::fill_n(bar.begin(), columns_of(row.speed_up, most), '#');
+  bar[columns_of(row.processes, most)] = '|';
+  return bar;
+}
+
+}  // namespace
+
+std::string to_bars(const ScalingTable& table) {
+  double most = 1.0;
+  for (const ScalingRow& row : table.rows) {
+    most = std::max(most, static_cast<double>(row.processes));
+    if (std::isfinite(row.speed_up)) most = std::max(most, row.speed_up);
+  }
+  std::string text = "speed-up, by number of processes (| is the ideal one)\n";
+  for (const ScalingRow& row : table.rows) {
+    if (!std::isfinite(row.speed_up)) continue;
+    fmt::format_to(std::back_inserter(text), "{:>9}  {} {:.2f}x\n", row.processes, bar_of(row, most), row.speed_up);
+  }
+  return text;
 }
 
 }  // namespace lockstep::report

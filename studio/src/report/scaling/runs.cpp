@@ -3,8 +3,10 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,6 +15,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
@@ -21,14 +24,14 @@
 #include <utility>
 
 #include "base/printable.h"
+#include "base/signals.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/fd.h"
 #include "lockstep/report/report.h"
 #include "lockstep/report/run.h"
 #include "lockstep/report/run_log.h"
-#include "report/page/sections.h"
-#include "report/parse_json.h"
-#include "report/scaling/interrupts.h"
+#include "report/json.h"
+#include "report/page/page.h"
 
 namespace lockstep::report {
 namespace {
@@ -41,6 +44,53 @@ constexpr std::string_view kResult = "lockstep-result: ";
 std::string processes_text(int processes) {
   return fmt::format("{} process{}", processes, processes == 1 ? "" : "es");
 }
+
+struct Interrupt {
+  int signal = 0;            // 0: none
+  bool of_terminal = false;  // it went to the whole foreground group, to children of this process too
+};
+
+// While it lives, the signals that ask to end (SIGTERM, SIGINT, SIGHUP, SIGQUIT) arrive at fd() instead of ending the
+// process.
+class Interrupts {
+ public:
+  // For a process of one thread. Signals that the process ignores (nohup) stay so.
+  Interrupts() {
+    const sigset_t signals = without_ignored({SIGTERM, SIGINT, SIGHUP, SIGQUIT});
+    pthread_sigmask(SIG_BLOCK, &signals, &old_mask_);
+    fd_.reset(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+    if (!fd_.valid()) restore_signals();  // no descriptor is left: they end the process, as without this object
+  }
+
+  // One that has come meanwhile and was not taken is forgotten.
+  ~Interrupts() {
+    while (take().signal != 0) {
+    }
+    restore_signals();
+  }
+
+  Interrupts(const Interrupts&) = delete;
+  Interrupts& operator=(const Interrupts&) = delete;
+
+  int fd() const { return fd_.get(); }
+  // The next one. Does not block.
+  Interrupt take() {
+    const signalfd_siginfo info = next_signal(fd_.get());
+    if (info.ssi_signo == 0) return {};
+    if (first_ == 0) first_ = static_cast<int>(info.ssi_signo);
+    return {static_cast<int>(info.ssi_signo), info.ssi_code == SI_KERNEL};
+  }
+
+  // The first signal that was taken, or 0.
+  int first() const { return first_; }
+  // For a child of a fork, before it becomes another program: the signals as they were.
+  void restore_signals() const { pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr); }
+
+ private:
+  Fd fd_;
+  sigset_t old_mask_{};
+  int first_ = 0;
+};
 
 // In the child of a fork: becomes the program. Only what a signal handler may call.
 [[noreturn]] void become(char* const* arguments, char* const* environment, int out, pid_t parent,

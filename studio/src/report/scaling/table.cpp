@@ -11,10 +11,8 @@
 #include "base/regular_file.h"
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/report/scaling.h"
-#include "report/json_numbers.h"
-#include "report/page/markup.h"
-#include "report/page/sections.h"
-#include "report/parse_json.h"
+#include "report/json.h"
+#include "report/page/page.h"
 
 namespace lockstep::report {
 namespace {

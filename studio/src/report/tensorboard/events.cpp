@@ -1,12 +1,101 @@
 #include "report/tensorboard/events.h"
 
+#include <algorithm>
+#include <array>
 #include <bit>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
-#include "report/tensorboard/crc32c.h"
-
 namespace lockstep::report {
+namespace {
+
+// table[k][byte]: what `byte` adds to the checksum when k bytes follow it in a group of 8.
+using Tables = std::array<std::array<std::uint32_t, 256>, 8>;
+
+constexpr Tables make_tables() {
+  constexpr std::uint32_t kPolynomial = 0x82f63b78;  // with the lowest bit first
+  Tables tables{};
+  for (std::uint32_t byte = 0; byte < 256; ++byte) {
+    std::uint32_t crc = byte;
+    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1) != 0 ? kPolynomial : 0);
+    tables[0][byte] = crc;
+  }
+  for (std::size_t k = 1; k < tables.size(); ++k) {
+    for (std::size_t byte = 0; byte < 256; ++byte) {
+      const std::uint32_t before = tables[k - 1][byte];
+      tables[k][byte] = (before >> 8) ^ tables[0][before & 0xff];
+    }
+  }
+  return tables;
+}
+
+constexpr Tables kTables = make_tables();
+
+}  // namespace
+
+std::uint32_t crc32c(std::string_view bytes) {
+  std::uint32_t crc = 0xffffffff;
+  const auto byte = [&](std::size_t i) { return static_cast<std::uint8_t>(bytes[i]); };
+  for (; bytes.size() >= 8; bytes.remove_prefix(8)) {
+    std::uint32_t next = 0;
+    for (std::size_t i = 0; i < 8; ++i) {
+      const std::uint32_t mixed = i < 4 ? byte(i) ^ ((crc >> (8 * i)) & 0xff) : byte(i);
+      next ^= kTables[7 - i][mixed];
+    }
+    crc = next;
+  }
+  for (std::size_t i = 0; i < bytes.size(); ++i) crc = (crc >> 8) ^ kTables[0][(crc ^ byte(i)) & 0xff];
+  return ~crc;
+}
+
+namespace {
+
+std::vector<double> make_edges() {
+  std::vector<double> positive;
+  for (double edge = 1e-12; edge < 1e20; edge *= 1.1) positive.push_back(edge);  // NOLINT(bugprone-float-loop-counter)
+  std::vector<double> edges;
+  for (auto edge = positive.rbegin(); edge != positive.rend(); ++edge) edges.push_back(-*edge);
+  edges.push_back(0.0);
+  edges.insert(edges.end(), positive.begin(), positive.end());
+  return edges;
+}
+
+// Bin i is from edges[i] to edges[i + 1], without that. Values beyond are in the first and the last bin.
+std::size_t bin_of(double value, const std::vector<double>& edges) {
+  const auto after = std::upper_bound(edges.begin(), edges.end(), value) - edges.begin();
+  return static_cast<std::size_t>(std::clamp<std::ptrdiff_t>(after - 1, 0, std::ssize(edges) - 2));
+}
+
+}  // namespace
+
+std::optional<Histogram> histogram(std::span<const float> values) {
+  static const std::vector<double> edges = make_edges();
+  Histogram result;
+  std::vector<double> counts(edges.size() - 1);
+  for (const float single : values) {
+    if (!std::isfinite(single)) continue;
+    const double value = single;
+    result.min = result.count == 0 ? value : std::min(result.min, value);
+    result.max = result.count == 0 ? value : std::max(result.max, value);
+    result.sum += value;
+    result.sum_of_squares += value * value;
+    ++result.count;
+    ++counts[bin_of(value, edges)];
+  }
+  if (result.count == 0) return std::nullopt;
+  const std::size_t first = bin_of(result.min, edges);
+  const std::size_t last = bin_of(result.max, edges);
+  result.limits.push_back(edges[first]);
+  result.counts.push_back(0.0);
+  for (std::size_t i = first; i <= last; ++i) {
+    result.limits.push_back(edges[i + 1]);
+    result.counts.push_back(counts[i]);
+  }
+  return result;
+}
+
 namespace {
 
 std::string little_endian(std::uint64_t value, int bytes) {

@@ -3,12 +3,32 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
-
-#include "report/tensorboard/histogram.h"
+#include <vector>
 
 namespace lockstep::report {
+
+// CRC-32C (Castagnoli, RFC 3720), the checksum of TFRecord files. zlib has the other CRC-32 only.
+std::uint32_t crc32c(std::string_view bytes);
+
+// Counts of values in the bins that PyTorch's SummaryWriter uses.
+struct Histogram {
+  double min = 0.0;
+  double max = 0.0;
+  double sum = 0.0;
+  double sum_of_squares = 0.0;
+  std::int64_t count = 0;
+  // The right edge and the count of each bin, from the first bin with values to the last. An empty bin is in front, so
+  // that the left edge of the first is known.
+  std::vector<double> limits;
+  std::vector<double> counts;
+};
+
+// Of the finite values; nullopt when there is none.
+std::optional<Histogram> histogram(std::span<const float> values);
 
 // Each of these is one value of a Summary. `tag` must be UTF-8, as all text.
 std::string scalar_value(std::string_view tag, double value);

@@ -22,7 +22,6 @@
 #include "lockstep/base/mutex.h"
 #include "report/append_file.h"
 #include "report/tensorboard/events.h"
-#include "report/wall_time.h"
 
 namespace lockstep::report {
 namespace {

@@ -1,24 +1,31 @@
 #include "trainer/command/command.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
 #include <stdexcept>
+#include <system_error>
 
 #include "base/arithmetic.h"
+#include "base/printable.h"
 #include "c10d/backend/group_errors.h"
 #include "c10d/cuda_library.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/status.h"
 #include "lockstep/c10d/cuda.h"
 #include "lockstep/c10d/process_groups.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/errors.h"
 #include "lockstep/nn/fast_batch_norm.h"
 #include "lockstep/nn/fast_convolution.h"
+#include "lockstep/report/run_log.h"
 #include "lockstep/trainer/trainer.h"
+#include "report/append_file.h"
 #include "trainer/command/command_parts.h"
 #include "trainer/command/command_report.h"
 #include "trainer/command/worst_samples.h"
@@ -144,6 +151,35 @@ torch::Tensor first_sample(const char* key, const data::Dataset& dataset) {
       if (index + 1 == std::min(kMostTries, dataset.size())) throw;
     }
   }
+}
+
+// A folder that is not there would be made in the nearest one that is.
+Status check_writable(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::filesystem::path nearest = std::filesystem::absolute(folder, error);
+  while (nearest.has_relative_path() &&
+         std::filesystem::symlink_status(nearest, error).type() == std::filesystem::file_type::not_found) {
+    nearest = nearest.parent_path();
+  }
+  int reason = 0;
+  if (!std::filesystem::is_directory(nearest, error)) {
+    reason = error ? error.value() : ENOTDIR;
+  } else if (::access(nearest.c_str(), W_OK | X_OK) != 0) {
+    reason = errno;
+  }
+  if (reason == 0) return {};
+  return Status::from_errno(fmt::format("cannot write to {}", printable(nearest.native())), reason)
+      .with_context(printable(folder.native()));
+}
+
+// Whether a training could write to this folder, for a dry run: makes and changes nothing. Does not see a full disk.
+void check_output(const TrainCommandOptions& options, const std::filesystem::path& folder) {
+  const std::filesystem::path log = folder / report::kRunLogName;
+  std::error_code ignored;
+  Status status = std::filesystem::exists(log, ignored) ? report::AppendFile::check_lines(log) : check_writable(folder);
+  if (status.ok()) status = check_writable(folder / kSummaryName);
+  if (status.ok() && options.save) status = check_writable(folder / kCheckpointsName);
+  if (!status.ok()) throw std::runtime_error("output: " + status.message());
 }
 
 // Everything that the command needs for the training.

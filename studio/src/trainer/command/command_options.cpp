@@ -1,5 +1,3 @@
-#include "trainer/command/command_options.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +7,7 @@
 #include "lockstep/data/errors.h"
 #include "lockstep/transforms/compose.h"
 #include "lockstep/transforms/parse.h"
+#include "trainer/command/command.h"
 
 namespace lockstep::trainer_detail {
 namespace {

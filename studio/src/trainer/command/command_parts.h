@@ -4,7 +4,6 @@
 
 #include <torch/torch.h>
 
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -14,7 +13,7 @@
 #include "lockstep/data/dataset.h"
 #include "lockstep/datasets/image_dataset.h"
 #include "lockstep/nn/lr_scheduler.h"
-#include "trainer/command/command_options.h"
+#include "trainer/command/command.h"
 
 namespace lockstep::trainer_detail {
 
@@ -44,9 +43,6 @@ TrainCommandData open_data(const TrainCommandOptions& options);
 std::vector<data::CorruptFile> corrupt_files_of_rank(const TrainCommandData& data);
 // Those that no rank could decode so far, by name. Collective.
 std::vector<data::CorruptFile> corrupt_files(const TrainCommandData& data);
-
-// Whether a training could write to this folder, for a dry run: makes and changes nothing. Does not see a full disk.
-void check_output(const TrainCommandOptions& options, const std::filesystem::path& folder);
 
 // The model for these classes and pictures like `sample`, [channels, height, width]. Tries it on the sample: scores
 // for fewer classes than the data has are an error. `model` is the module, `forward` calls it.

@@ -13,7 +13,7 @@
 #include "lockstep/report/run_log.h"
 #include "lockstep/report/summary_writer.h"
 #include "lockstep/trainer/reports.h"
-#include "trainer/command/command_options.h"
+#include "trainer/command/command.h"
 #include "trainer/command/worst_samples.h"
 
 namespace lockstep::trainer_detail {

@@ -1,11 +1,9 @@
-#include "report/parse_json.h"
+#include "report/json.h"
 
 #include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "report/json_members.h"
 
 namespace lockstep::report {
 namespace {
@@ -31,7 +29,7 @@ bool has_too_many_levels(std::string_view text) {
   return false;
 }
 
-// Makes the value that Json::parse() makes, but objects in linear time (json_members.h).
+// Makes the value that Json::parse() makes, but objects in linear time (JsonMembers).
 class Builder final : public nlohmann::json_sax<Json> {
  public:
   Json take() { return std::move(value_); }
