@@ -25,8 +25,18 @@ int victim_of(int step) {
 void run(int number, const std::string& store) {
   const lockstep::ProcessGroupGuard world(
       "", {.init_method = "file://" + store, .rank = number, .world_size = kRanks, .enable_reconfigure = true});
+  bool go_on = true;
   for (int step = 0; step < kSteps;) {
     try {
+      if (!go_on) {  // inside the `try`, because the next rank may die at any time
+        lockstep::reconfigure();
+        // The victim may have died after it had given its part. Then one rank has finished the step, and another has
+        // not.
+        const torch::Tensor next = torch::tensor({step});
+        lockstep::all_reduce(next, {.op = c10d::ReduceOp::MIN});
+        step = next.item<int>();
+        go_on = true;
+      }
       const torch::Tensor sum = torch::ones({1000});
       const lockstep::Work work = lockstep::all_reduce_async(sum);
       if (number == victim_of(step)) std::raise(SIGKILL);
@@ -37,12 +47,9 @@ void run(int number, const std::string& store) {
       }
       ++step;
     } catch (const std::exception& error) {
-      if (lockstep::error_code(error) != lockstep::ErrorCode::kPeerFailed) throw;
-      lockstep::reconfigure();
-      // The victim may have died after it had given its part. Then one rank has finished the step, and another has not.
-      const torch::Tensor next = torch::tensor({step});
-      lockstep::all_reduce(next, {.op = c10d::ReduceOp::MIN});
-      step = next.item<int>();
+      const lockstep::ErrorCode code = lockstep::error_code(error);
+      if (code != lockstep::ErrorCode::kPeerFailed && code != lockstep::ErrorCode::kAborted) throw;
+      go_on = false;
     }
   }
 }

@@ -37,17 +37,22 @@ void wrap_model_again();
 
 [[maybe_unused]] void survive(int steps) {
   init_process_group("", {.enable_reconfigure = true});
+  bool go_on = true;
   for (int step = 0; step < steps;) {
     try {
+      if (!go_on) {
+        reconfigure();
+        wrap_model_again();
+        torch::Tensor next = torch::tensor({step});
+        all_reduce(next, {.op = c10d::ReduceOp::MIN});
+        step = next.item<int>();
+        go_on = true;
+      }
       train(step);
       ++step;
     } catch (const std::exception& e) {
-      if (error_code(e) != ErrorCode::kPeerFailed) throw;
-      reconfigure();
-      wrap_model_again();
-      torch::Tensor next = torch::tensor({step});
-      all_reduce(next, {.op = c10d::ReduceOp::MIN});
-      step = next.item<int>();
+      if (error_code(e) != ErrorCode::kPeerFailed && error_code(e) != ErrorCode::kAborted) throw;
+      go_on = false;
     }
   }
 }

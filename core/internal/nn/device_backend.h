@@ -24,8 +24,8 @@ class DeviceBackend {
   int rank() const { return backend_->getRank(); }
   int world_size() const { return backend_->getSize(); }
   const torch::Device& device() const { return device_; }
-  // Throws if reconfigure() has formed the group anew since. A wrapper of one rank calls no collective that would.
-  void check_not_replaced() const;
+  // Says so if reconfigure() has formed the group anew since. A wrapper of one rank calls no collective that would.
+  Status replaced() const;
   // Whether collectives of this device are work of its streams, so that waiting for them does not hold up the program.
   bool orders_by_stream() const { return orders_by_stream_; }
 

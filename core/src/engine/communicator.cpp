@@ -1,7 +1,10 @@
 #include "lockstep/engine/communicator.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include "base/host.h"
+#include "engine/core/failure.h"
 #include "engine/core/group_registry.h"
 #include "engine/core/topology.h"
 #include "engine/hierarchical/hierarchical_group.h"
@@ -256,6 +259,11 @@ void Communicator::abort(const std::string& reason) {
   if (!origin_.is_this_process()) return;
   group_->abort(reason);
   GroupRegistry::of_process().tell_other_groups(*group_);
+}
+void Communicator::will_be_formed_anew() {
+  if (!origin_.is_this_process()) return;
+  const std::string who = fmt::format("{} (pid {} on {})", group_->roster().name(rank()), getpid(), host_name());
+  group_->hear({{ErrorCode::kAborted, fmt::format("{} on {}; call it here too", kFormedAnew, who)}, {}});
 }
 Status Communicator::health() const {
   LOCKSTEP_RETURN_IF_ERROR(check_process());

@@ -44,10 +44,9 @@ DeviceBackend DeviceBackend::for_host_data(const ProcessGroup& group, torch::Dev
   return {target, served.empty() ? device : served.front()};
 }
 
-void DeviceBackend::check_not_replaced() const {
+Status DeviceBackend::replaced() const {
   const auto* const ours = dynamic_cast<const GroupBackend*>(backend_.get());
-  if (ours == nullptr) return;
-  if (const Status replaced = ours->replaced(); !replaced.ok()) throw_status(replaced, "DistributedDataParallel");
+  return ours == nullptr ? Status() : ours->replaced();
 }
 
 torch::Tensor DeviceBackend::allocate(std::int64_t elements, torch::Dtype dtype) const {

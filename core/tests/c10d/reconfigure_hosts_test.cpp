@@ -11,6 +11,7 @@
 
 #include "lockstep/c10d/distributed.h"
 #include "lockstep/c10d/objects.h"
+#include "support/expect_error.h"
 #include "support/machines.h"
 #include "support/scratch_folder.h"
 
@@ -80,6 +81,10 @@ TEST(HostsReconfigureMulti, WorldsShrinkAndGrowBetweenMachines) {
     const ProcessGroupGuard world("", {.timeout = seconds(60)});
     const std::vector<std::string> all = all_gather_object(get_reconfigure_handle());
     if (rank != 1) {
+      if (rank == 2) {  // waits for rank 0, which lives and calls reconfigure() first
+        test::expect_error(ErrorCode::kAborted, {"formed anew by reconfigure on rank 0"},
+                           [] { recv(torch::ones({3}), 0); });
+      }
       reconfigure({.handles = {all[2], all[0]}, .uuid = 1});
       EXPECT_EQ(get_rank(), rank == 2 ? 0 : 1);
       EXPECT_EQ(added_up(), 3.0F);

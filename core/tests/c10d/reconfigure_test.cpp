@@ -5,6 +5,8 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <initializer_list>
 #include <thread>
 
 #include "c10d/ranks.h"
@@ -183,7 +185,15 @@ TEST(ReconfigureMulti, MembersThatDisagreeGetOneErrorAndMayTryAgain) {
     if (rank < 2) {
       expect_error(ErrorCode::kMismatch, {"different handles", "2 members", "3 members"},
                    [&] { reconfigure({.handles = rank == 0 ? two : all, .uuid = 1}); });
-      expect_error(ErrorCode::kAborted, {"in no world", "call reconfigure() again"}, [] { new_group({0, 1}); });
+      for (const auto& call : std::initializer_list<std::function<void()>>{
+               [] {
+                 new_group({0, 1});
+               },
+               [] { all_reduce(torch::ones({2})); }, [] { get_rank(); }, [] { get_world_size(); },
+               [] { get_backend(); }, [] { default_group(); }}) {
+        expect_error(ErrorCode::kAborted, {"in no world, because", "call reconfigure() again"}, call);
+      }
+      EXPECT_EQ(get_reconfigure_handle(), all[rank]);
     }
     reconfigure({.handles = all, .uuid = 2});
     EXPECT_EQ(sum_over(), sum_of(3));
@@ -207,18 +217,87 @@ TEST(ReconfigureMulti, AllRanksMustBePrepared) {
 }
 
 TEST(ReconfigureMulti, OperationsUnderWayEndFirst) {
-  run_processes(2, [](int rank) {
+  const std::initializer_list<std::string> kPieces{"formed anew by reconfigure"};
+  const SharedScratchFolder folder;
+  run_processes(3, [&](int rank) {
     const ProcessGroupGuard guard("", kPrepared);
-    const torch::Tensor tensor = torch::ones({10});
-    const Work receive = irecv(tensor, 1 - rank, {.tag = 5});
+    const int next = (rank + 1) % 3;
+    const Work receive = irecv(torch::ones({10}), next, {.tag = 5});
     std::thread other(
-        [&] { expect_error(ErrorCode::kAborted, {}, [&] { recv(torch::ones({3}), 1 - rank, {.tag = 6}); }); });
-    std::this_thread::sleep_for(milliseconds(50));
+        [&] { expect_error(ErrorCode::kAborted, kPieces, [&] { recv(torch::ones({3}), next, {.tag = 6}); }); });
+    testing::internal::CaptureStderr();
+    if (rank == 0) {
+      all_reduce_async(torch::ones({1 << 16}));
+      std::ofstream(folder.path("begun"));
+      std::this_thread::sleep_for(milliseconds(50));
+    } else if (rank == 1) {  // waits for rank 0, which lives and calls reconfigure() first
+      EXPECT_TRUE(wait_for([&] { return std::filesystem::exists(folder.path("begun")); }));
+      expect_error(ErrorCode::kAborted, kPieces, [] { recv(torch::ones({3}), 0, {.tag = 7}); });
+    } else {
+      EXPECT_TRUE(wait_for([&] { return std::filesystem::exists(folder.path("begun")); }));
+      expect_error(ErrorCode::kAborted, kPieces, [] { new_group({0, 2}); });
+    }
     reconfigure();
     other.join();
     EXPECT_TRUE(receive->isCompleted());
-    expect_error(ErrorCode::kAborted, {}, [&] { receive->wait(); });
+    expect_error(ErrorCode::kAborted, kPieces, [&] { receive->wait(); });
+    EXPECT_EQ(sum_over(), sum_of(3));
+    EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  });
+}
+
+TEST(ReconfigureMulti, OneThreadAtATime) {
+  const SharedScratchFolder folder;
+  run_processes(2, [&](int rank) {
+    const ProcessGroupGuard guard("", kPrepared);
+    if (rank == 0) {
+      std::thread first([] { reconfigure(); });
+      // The first call waits for rank 1, which waits for this error.
+      EXPECT_TRUE(wait_for([] {
+        try {
+          reconfigure({.handles = {"no handle"}});
+        } catch (const ArgumentError& error) {
+          return std::string(error.what()).find("another thread is inside reconfigure()") != std::string::npos;
+        }
+        return false;
+      }));
+      std::ofstream(folder.path("refused"));
+      first.join();
+    } else {
+      EXPECT_TRUE(wait_for([&] { return std::filesystem::exists(folder.path("refused")); }));
+      reconfigure();
+    }
     EXPECT_EQ(sum_over(), sum_of(2));
+  });
+}
+
+// Handles and groups are from before the world was formed anew.
+TEST(ReconfigureMulti, AGroupInAWorldWithOtherRanks) {
+  run_processes(3, [](int rank) {
+    const ProcessGroupGuard guard("", kPrepared);
+    const std::vector<std::string> all = all_gather_object(get_reconfigure_handle());
+    const ProcessGroup earlier = new_group({0, 1, 2});
+    reconfigure({.handles = {all[2], all[1], all[0]}, .uuid = 1});
+    expect_error(ErrorCode::kInvalidArgument, {"of a world that was formed anew since"},
+                 [&] { reconfigure({}, earlier); });
+    if (rank == 1) return;
+    const ProcessGroup ends = new_group({0, 2});
+    const ProcessGroup swapped = reconfigure({.handles = {all[0], all[2]}, .uuid = 2}, ends);
+    EXPECT_EQ(get_process_group_ranks(swapped), (std::vector<int>{2, 0}));
+    EXPECT_EQ(sum_over(swapped), sum_of(2));
+    const ProcessGroup same = reconfigure({}, swapped);
+    EXPECT_EQ(get_process_group_ranks(same), (std::vector<int>{2, 0}));
+    EXPECT_EQ(sum_over(same), sum_of(2));
+  });
+}
+
+TEST(ReconfigureMulti, TheStoresRankWaitsForTheOthersWhenItLeaves) {
+  run_processes(3, [](int rank) {
+    const ProcessGroupGuard guard("", kPrepared);
+    reconfigure();
+    if (rank == 0) return;
+    std::this_thread::sleep_for(milliseconds(100));
+    EXPECT_EQ(sum_over(new_group({1, 2})), sum_of(2));
   });
 }
 

@@ -47,11 +47,48 @@ TEST(DdpReconfigureMulti, AnOldWrapperThrowsAndANewOneTrains) {
     expect_mean(model, 3);
     reconfigure();
     expect_replaced(*old);
-    expect_replaced(*old);
-    old.reset();
-    Wrapper fresh(model);
-    train(fresh);
+    model->forward(torch::full({2, 3}, get_rank() + 1.0F)).sum().backward();
+    expect_mean(model, 2.0F * static_cast<float>(get_rank() + 1));  // gradients go past the old one
+    {
+      Wrapper fresh(model);
+      train(fresh);
+      expect_mean(model, 3);
+      expect_replaced(*old);
+      train(fresh);
+      expect_mean(model, 3);
+    }
+    old = std::make_unique<Wrapper>(model);
+    train(*old);
     expect_mean(model, 3);
+  });
+}
+
+// The program replaces the wrapper, and the old one still lives while the new one is made.
+TEST(DdpReconfigureMulti, ANewWrapperInAWorldOfOtherRanks) {
+  run_processes(3, [](int rank) {
+    const ProcessGroupGuard guard("", {.timeout = std::chrono::seconds(60)});
+    const std::vector<std::string> all = all_gather_object(get_reconfigure_handle());
+    torch::nn::Linear encoder(3, 4), head(4, 2);
+    auto first = std::make_unique<Wrapper>(encoder);
+    auto second =
+        std::make_unique<DistributedDataParallel<torch::nn::Sequential>>(torch::nn::Sequential(encoder, head));
+    const torch::Tensor pending = (*second)(torch::ones({2, 3})).sum();
+    if (rank == 1) return;
+    reconfigure({.handles = {all[2], all[0]}, .uuid = 1});
+    first = std::make_unique<Wrapper>(encoder);
+    train(*first);
+    expect_mean(encoder, 3);
+    second = std::make_unique<DistributedDataParallel<torch::nn::Sequential>>(torch::nn::Sequential(encoder, head));
+    (*second)(torch::full({2, 3}, static_cast<float>(get_rank()))).sum().backward();
+    const torch::Tensor bias = head->bias.grad(), weights = head->weight.sum(0);
+    EXPECT_TRUE(torch::equal(bias, torch::full({2}, 2.0F)));
+    // Inputs of 0 and of 1: each weight gets 2 / 2 times the sum of the head's weights behind it.
+    EXPECT_TRUE(torch::allclose(encoder->weight.grad(), weights.unsqueeze(1).expand({4, 3})));
+    encoder->zero_grad();
+    reconfigure({.handles = {all[rank]}, .uuid = 2});  // alone: nothing is reduced
+    first = std::make_unique<Wrapper>(encoder);
+    train(*first);
+    expect_mean(encoder, 2);
   });
 }
 

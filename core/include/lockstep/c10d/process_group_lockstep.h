@@ -201,9 +201,10 @@ class ProcessGroupLockstep : public GroupBackend {
   }
   c10d::ReconfigureHandle get_reconfigure_handle() const override;
   // Collective over the members: all give the same options. A vector of handles gives rank r to handle r; a set keeps
-  // the order of the earlier ranks. Operations under way first end with an error, and so does every use of the group by
-  // wrappers that were made before. Blocks until the group is made; the Work is done. The memory of the group's tensors
-  // stays valid.
+  // the order of the earlier ranks. Operations under way first end with kAborted. So do later uses of this library's
+  // own groups beside this one, such as that of a lockstep::DistributedDataParallel that was made before. What uses
+  // this object itself (PyTorch's own DistributedDataParallel does) goes on with the new members. Blocks until the
+  // group is made; the Work is done. The memory of the group's tensors stays valid. One call at a time.
   //
   // Throws ArgumentError for handles that are wrong by themselves (none; garbage; of another build or job; one twice;
   // this process's own is missing): the group is as before. Throws BackendError if the uuid was used for this group on
@@ -244,6 +245,7 @@ class ProcessGroupLockstep : public GroupBackend {
   std::deque<std::shared_ptr<GroupCore>> cores_ LOCKSTEP_GUARDED_BY(place_mutex_);  // the last one counts
   std::atomic<const std::shared_ptr<GroupCore>*> core_{nullptr};
   mutable std::shared_ptr<comm::MeetingPlace> place_ LOCKSTEP_GUARDED_BY(place_mutex_);
+  std::atomic<bool> reconfiguring_{false};
 };
 
 }  // namespace lockstep

@@ -70,8 +70,9 @@ struct InitOptions {
 void init_process_group(std::string_view backend = "", const InitOptions& options = {});
 
 // Leaves `group` (null: the world and every group made from it). Ranks that still wait for this rank get an error.
-// Blocks only on the rank that serves the store of a working world (rank 0, unless a launcher serves it): until the
-// other ranks have left, for up to 5 s. Safe after errors and when called twice. Does nothing without a world.
+// Blocks only on the rank that serves the store of a working world (rank 0, unless a launcher serves it; after
+// reconfigure() the member with the lowest earlier rank): until the other ranks have left, for up to 5 s. Safe after
+// errors and when called twice. Does nothing without a world.
 void destroy_process_group(const ProcessGroup& group = nullptr);
 
 // Breaks `group` for all its ranks: their operations fail with `reason`. Use it for errors that only this rank sees.
@@ -79,7 +80,7 @@ void abort_process_group(const std::string& reason, const ProcessGroup& group = 
 
 // Whether this build has a backend of this name ("lockstep", "gloo", "mpi", "nccl"; "": any).
 bool is_available(std::string_view backend = "");
-// Whether there is a world now.
+// Whether there is a world now, or one that a reconfigure() has left and not formed anew because it failed.
 bool is_initialized();
 
 // The world as a handle.

@@ -2,19 +2,27 @@
 // and with those that have come.
 //
 //   init_process_group("", {.enable_reconfigure = true});
+//   bool go_on = true;  // no rank was lost since the model was wrapped
 //   for (int step = 0; step < steps;) {
 //     try {
+//       if (!go_on) {
+//         reconfigure();  // collective over the survivors: get_rank() and get_world_size() are new
+//         wrap_model_again();
+//         torch::Tensor next = torch::tensor({step});  // a rank may have finished a step that another has not
+//         all_reduce(next, {.op = c10d::ReduceOp::MIN});
+//         step = next.item<int>();
+//         go_on = true;
+//       }
 //       train(step);
 //       ++step;
 //     } catch (const std::exception& e) {
-//       if (error_code(e) != ErrorCode::kPeerFailed) throw;
-//       reconfigure();      // collective over the survivors: get_rank() and get_world_size() are new
-//       wrap_model_again();
-//       torch::Tensor next = torch::tensor({step});  // a rank may have finished a step that another has not
-//       all_reduce(next, {.op = c10d::ReduceOp::MIN});
-//       step = next.item<int>();
+//       if (error_code(e) != ErrorCode::kPeerFailed && error_code(e) != ErrorCode::kAborted) throw;
+//       go_on = false;
 //     }
 //   }
+//
+// All that communicates is in the `try`, because the next rank may die at any time. kPeerFailed: this rank has seen a
+// death. kAborted: another rank has seen one, and forms the world anew.
 //
 // The new world or group has a store of its own, in the process of a member. Whoever has died, the launcher's store and
 // the earlier rank 0 among them, is not needed. Handles of earlier groups stay, and every use of them throws: the
@@ -48,7 +56,9 @@ struct ReconfigureOptions {
 std::string get_reconfigure_handle();
 
 // Forms the world (`group` null) or a group anew, and returns it. Collective over the members; blocks until they are
-// there. Operations under way first end with kAborted.
+// there. Operations under way end with kAborted first, here and on ranks that wait for this one: "formed anew by
+// reconfigure". (After a death they end with the error that broke the group.) One call at a time: while a thread is in
+// it, the call of another thread throws ArgumentError.
 //
 // The world: all groups made from it are left. Without handles, waits for every process of the present world that lives
 // until it calls too, and starts again if one dies meanwhile. A process counts as dead when its machine says so; if
@@ -57,9 +67,10 @@ std::string get_reconfigure_handle();
 //
 // Errors, beside those of new_group: ArgumentError for handles that are wrong by themselves (garbage; of another build
 // or job; one twice; the own one missing): all is as before. After any other error this process is in no world (or
-// group) until another reconfigure() succeeds; destroy_process_group() works. kMismatch: members give different
-// handles, or the uuid was used. kTimeout: who lives and has not called. kPeerFailed: a member with a handle ended.
-// With the backend mpi: kUnsupported.
+// group) until another reconfigure() succeeds. In no world, is_initialized() stays true, destroy_process_group() and
+// get_reconfigure_handle() work, and all other calls, get_rank() too, throw kAborted: "in no world, because ...".
+// kMismatch: members give different handles, or the uuid was used. kTimeout: who lives and has not called. kPeerFailed:
+// a member with a handle ended. With the backend mpi: kUnsupported.
 ProcessGroup reconfigure(const ReconfigureOptions& options = {}, const ProcessGroup& group = nullptr);
 
 }  // namespace lockstep

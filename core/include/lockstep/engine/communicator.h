@@ -230,6 +230,8 @@ class Communicator {
 
   // Breaks the group for every rank, with this reason; safe from any thread, also while others wait.
   void abort(const std::string& reason);
+  // Call it before leaving the group to form it anew: ranks that miss this one then get kAborted, which says so.
+  void will_be_formed_anew();
   // The error that broke the group; ok while it works. When this or any other call returns the error, the process's
   // other groups know it too. Groups with the dead process as a member are then broken. In the others, errors name this
   // cause if this rank leaves.

@@ -62,9 +62,14 @@ class Reducer {
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
+  // Reducers of these parameters whose groups were formed anew (reconfigure) count no more: gradients go past them.
+  // Call it before making another reducer of the parameters.
+  static void detach_replaced(const std::vector<NamedParameter>& parameters);
   // Throws if a parameter or buffer has other sizes now. To be called before a pass.
   void check_sizes() const;
-  // Call this before each forward pass.
+  // Throws kAborted if reconfigure() has formed the group anew since.
+  void check_group() const;
+  // Call this before each forward pass. Includes check_group().
   void before_forward();
   // `synchronises` says whether passes that begin now send anything. The reducer calls it before each forward pass, and
   // at the start of each backward pass in the thread of that pass. A pass sends nothing if the answer is no at both

@@ -25,8 +25,17 @@ struct Failure {
 inline constexpr std::string_view kLeftEarly =
     "; every rank must make the same calls: if it had fewer batches, DistributedDataParallel's join helps";
 
+// The known cause of a rank that leaves because its program wants to form the group anew begins so.
+inline constexpr std::string_view kFormedAnew = "the group is formed anew by reconfigure";
+inline bool is_formed_anew(std::string_view cause) {
+  return cause.starts_with(kFormedAnew);
+}
+
+// The error of operations that miss a rank with this known cause: kAborted where the group is formed anew, which is no
+// failure of a rank, else kPeerFailed; the text is that of caused().
+Status loss(const std::string& cause, const std::string& what);
 // The text of a failure (`what`) that follows from an earlier one. `cause` may be empty or shortened, and `what` may
-// begin with it.
+// begin with it. Nothing follows a cause that says that the group is formed anew.
 std::string caused(const std::string& cause, const std::string& what);
 // The first cause that such a text begins with.
 std::string first_cause(std::string_view message);

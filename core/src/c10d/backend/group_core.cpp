@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "c10d/backend/future_completer.h"
+#include "engine/core/failure.h"
 #include "lockstep/c10d/errors.h"
 
 namespace lockstep {
@@ -29,10 +30,15 @@ GroupCore::~GroupCore() {
 }
 
 void GroupCore::fail(const Status& status, const char* operation, std::uint64_t sequence) const {
-  throw_status(status, fmt::format("{}, {}", who(), numbered(operation, sequence)));
+  // What the engine says of an operation that was under way when this rank left is not the cause.
+  const Status reason = status.code() == ErrorCode::kAborted ? reason_left() : Status();
+  throw_status(reason.ok() ? status : reason, fmt::format("{}, {}", who(), numbered(operation, sequence)));
 }
 
 void GroupCore::report_lost(const Status& error, const char* operation, std::uint64_t sequence) {
+  // The program itself has ended the operation, or is to call reconfigure, which the next call says.
+  const bool is_wanted = !reason_left().ok() || comm::is_formed_anew(error.message());
+  if (error.code() == ErrorCode::kAborted && is_wanted) return;
   works_.report_lost(fmt::format("{}, {}", who(), numbered(operation, sequence)), error);
 }
 
@@ -84,6 +90,7 @@ void GroupCore::retire(std::chrono::milliseconds parting_time, const Status& why
   if (communicator == nullptr) return;
   const auto is_in_use = [&] { return communicator.use_count() > 2; };  // by more than this function and this object
   const auto stop = [&] { return is_in_use() || !communicator->health().ok(); };
+  if (!why.ok()) communicator->will_be_formed_anew();
   const Deadline until = Deadline::after(parting_time);
   works_.drain(until, stop);
   drain_refusals(until, stop);

@@ -27,6 +27,7 @@ c10d::ReconfigureHandle ProcessGroupLockstep::get_reconfigure_handle() const {
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::reconfigure(const c10d::ReconfigureOptions& opts) {
   const std::string context = who() + ", reconfigure";
+  const OneCall one(reconfiguring_, context);
   const auto timeout = opts.timeout.value_or(timeout_or_default(c10d::kUnsetTimeout));
   comm::ReconfigureCall call{name(), opts.uuid};
   call.ordered = std::holds_alternative<std::vector<c10d::ReconfigureHandle>>(opts.handles);

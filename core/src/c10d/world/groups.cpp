@@ -22,8 +22,8 @@ namespace lockstep {
 namespace {
 
 ProcessGroup group_or_default(const ProcessGroup& group, const char* what) {
-  ProcessGroup world = WorldState::of_process().default_group(what);
-  return group != nullptr ? group : world;
+  const WorldState& world = WorldState::of_process();
+  return group != nullptr && world.is_open() ? group : world.default_group(what);
 }
 
 // The records of these ranks of the world, as members of a group of theirs.
@@ -106,14 +106,19 @@ ProcessGroup make_group(WorldState::Members members, const std::string& key, con
     members.rank = static_cast<int>(found - members.ranks.begin());
     const auto timeout = options.timeout > std::chrono::milliseconds::zero() ? options.timeout : facts.timeout;
     const Deadline deadline = Deadline::after(timeout);
-    WorldState::Facts watching = facts;
-    watching.store = watched_store(facts, members.ranks);
-    check_same_backends(watching, members, key, choice, options.backend.empty(), deadline, caller);
-    // Joining gets the time that is left. Later operations get the whole timeout.
-    backends =
-        make_backends(choice, {std::make_shared<comm::PrefixStore>("groups/" + key, watching.store), members.name,
-                               members.rank, members.ranks, records_of(members.ranks, *facts.members),
-                               deadline.remaining_ms(), facts.place.local_rank, options.backend_options});
+    try {
+      WorldState::Facts watching = facts;
+      watching.store = watched_store(facts, members.ranks);
+      check_same_backends(watching, members, key, choice, options.backend.empty(), deadline, caller);
+      // Joining gets the time that is left. Later operations get the whole timeout.
+      backends =
+          make_backends(choice, {std::make_shared<comm::PrefixStore>("groups/" + key, watching.store), members.name,
+                                 members.rank, members.ranks, records_of(members.ranks, *facts.members),
+                                 deadline.remaining_ms(), facts.place.local_rank, options.backend_options});
+    } catch (const std::exception& error) {
+      world.check_store_loss(error, fmt::format("{}: rank {}, group '{}'", caller, facts.rank, members.name));
+      throw;
+    }
     for (const DeviceBackend& one : backends) one.backend->setTimeout(timeout);
   }
   ProcessGroup group = make_handle(members, facts.store, backends);

@@ -182,7 +182,7 @@ void init_process_group(std::string_view backend, const InitOptions& options) {
 void destroy_process_group(const ProcessGroup& group) {
   WorldState& world = WorldState::of_process();
   if (!world.is_open()) return;
-  if (group != nullptr && group != world.default_group("destroy_process_group")) {
+  if (group != nullptr && group != world.handle()) {
     world.remove(group);
     return;
   }
@@ -225,11 +225,13 @@ ProcessGroupGuard::ProcessGroupGuard(std::string_view backend, const InitOptions
 ProcessGroupGuard::~ProcessGroupGuard() {
   if (!origin_.is_this_process()) return;
   try {
-    if (std::uncaught_exceptions() > exceptions_at_start_ && is_initialized()) {
+    WorldState& world = WorldState::of_process();
+    if (std::uncaught_exceptions() > exceptions_at_start_ && world.is_open()) {
       // An exception that follows from another rank's failure is not the first failure. If the claim fails, the
       // launcher's report may name another rank; nothing else depends on it.
-      if (!WorldState::of_process().has_failed()) static_cast<void>(launch::claim_first_failure(rank_));
-      abort_process_group(fmt::format("rank {} left by an exception of its own; its output says which", rank_));
+      if (!world.has_failed()) static_cast<void>(launch::claim_first_failure(rank_));
+      abort_process_group(fmt::format("rank {} left by an exception of its own; its output says which", rank_),
+                          world.handle());
     }
     destroy_process_group();
   } catch (const std::exception& error) {

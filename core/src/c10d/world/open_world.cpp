@@ -45,6 +45,7 @@ void open_world(const WorldPlan& plan, const comm::Rendezvous& met, std::optiona
   facts.device = choose_device(plan.backends, place->local_rank);
   facts.backend_options = plan.backend_options;
   facts.job_key = plan.job_key;
+  facts.store_rank = plan.store_rank;
   WorldState::of_process().open(make_handle(members, met.store, made), members, facts, met);
 }
 

@@ -89,7 +89,14 @@ ProcessGroup own_group(const ProcessGroup& group, c10::DeviceType device, const 
   if (ours == nullptr) return group;
   WorldState::Members members = world.members(whole);
   members.name = fmt::format("{} ({})", members.name, user);
-  const auto twin = ours->make_twin(members.name);
+  const auto twin = [&] {
+    try {
+      return ours->make_twin(members.name);
+    } catch (const std::exception& error) {
+      world.check_store_loss(error, fmt::format("making group '{}'", members.name));
+      throw;
+    }
+  }();
   std::vector<DeviceBackend> backends;
   for (const auto& served : whole->getDeviceTypes()) {
     if (whole->getBackend(served.type()) != backend) continue;

@@ -4,6 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <string>
+#include <tuple>
 #include <utility>
 
 #include "c10d/world/open_meeting_place.h"
@@ -34,13 +37,24 @@ std::vector<std::string> renumbered(const std::vector<std::string>& handles) {
   return texts;
 }
 
+// Whose meeting place serves the store of a new world (meeting_place.h): the position of the lowest earlier rank.
+int position_of_host(const std::vector<std::string>& handles) {
+  std::vector<std::tuple<int, std::string, int>> order;
+  for (const std::string& text : handles) {
+    auto handle = comm::parse_reconfigure_handle(text);
+    if (!handle.ok()) throw_status(handle.status(), kCaller);
+    order.emplace_back(handle->rank, handle->id, static_cast<int>(order.size()));
+  }
+  return std::get<2>(*std::min_element(order.begin(), order.end()));
+}
+
 // One call, from its options to the new group.
 class Reconfiguration {
  public:
   Reconfiguration(const ReconfigureOptions& options, const ProcessGroup& group)
       : facts_(world_.facts_to_reconfigure(kCaller)),
-        group_(group != nullptr ? group : world_.default_group(kCaller)),
-        is_world_(group_ == world_.default_group(kCaller)),
+        group_(group != nullptr ? group : world_.handle()),
+        is_world_(group_ == world_.handle()),
         old_(world_.members(group_)),
         place_(world_.meeting_place(kCaller)) {
     check_timeout(options.timeout, kCaller);
@@ -53,7 +67,14 @@ class Reconfiguration {
       if (entry.backend == BackendName::kMpi)
         refuse(ErrorCode::kUnsupported, "MPI's processes cannot form a world anew; start the job again");
     }
-    if (!is_world_) static_cast<void>(world_.facts(kCaller));  // there must be one
+    if (!is_world_) {
+      static_cast<void>(world_.facts(kCaller));  // there must be one
+      if (world_.is_of_earlier_world(group_)) {
+        refuse(ErrorCode::kInvalidArgument,
+               fmt::format("group '{}' is of a world that was formed anew since; make it again in the present one",
+                           old_.name));
+      }
+    }
     if (!group_->hasBackends()) refuse(ErrorCode::kInvalidArgument, "this rank is no member of the group");
     if (call_.handles.empty()) {
       find_known();
@@ -75,9 +96,10 @@ class Reconfiguration {
       try {
         return attempt();
       } catch (const std::exception& error) {
-        // A member died meanwhile, perhaps the one that serves the store.
+        // A member died meanwhile, perhaps the one that serves the store, or begins again because it has seen a death.
         const ErrorCode code = error_code(error);
-        const bool again = code == ErrorCode::kPeerFailed || code == ErrorCode::kUnavailable;
+        const bool again =
+            code == ErrorCode::kPeerFailed || code == ErrorCode::kUnavailable || code == ErrorCode::kAborted;
         if (known_.empty() || !again || gave_up_ || call_.deadline.expired()) {
           const std::string reason = fmt::format(
               "this process is in no world, because {}; call reconfigure() again, or destroy_process_group()",
@@ -101,21 +123,30 @@ class Reconfiguration {
     for (const int rank : old_.ranks) known_.push_back(all[rank]);
   }
 
-  // Of members of a group, which keep their ranks in the world.
+  // The rank in the present world of the process with this handle. The handle may be older than the world, and have
+  // another rank.
+  int world_rank_of(const comm::ReconfigureHandle& member) const {
+    const std::vector<std::string> all = world_.handles();
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+      const auto one = comm::parse_reconfigure_handle(all[rank]);
+      if (one.ok() && one.value().id == member.id) return static_cast<int>(rank);
+    }
+    // Where the ranks have told one another no handles, this is the first world.
+    const std::vector<comm::Member>& ranks = *facts_.members;
+    if (all.empty() && member.rank >= 0 && member.rank < static_cast<int>(ranks.size()) &&
+        ranks[member.rank].pid == member.pid && ranks[member.rank].host == member.host) {
+      return member.rank;
+    }
+    refuse(ErrorCode::kInvalidArgument,
+           fmt::format("{} is not of the present world; every member of a group must be", describe(member)));
+  }
+
   std::vector<int> world_ranks_of(const std::vector<std::string>& handles) const {
     std::vector<int> ranks;
     for (const std::string& text : handles) {
       auto handle = comm::parse_reconfigure_handle(text);
       if (!handle.ok()) throw_status(handle.status(), kCaller);
-      const std::vector<comm::Member>& all = *facts_.members;
-      const int rank = handle->rank;
-      const bool known = rank >= 0 && rank < static_cast<int>(all.size()) && all[rank].pid == handle->pid &&
-                         all[rank].host == handle->host;
-      if (!known) {
-        refuse(ErrorCode::kInvalidArgument,
-               fmt::format("{} is not of the present world; the members of a group are", describe(handle.value())));
-      }
-      ranks.push_back(rank);
+      ranks.push_back(world_rank_of(handle.value()));
     }
     return ranks;
   }
@@ -125,6 +156,9 @@ class Reconfiguration {
     if (!known_.empty()) {
       auto found = place_->find_survivors(call_.group, known_, call_.deadline);
       gave_up_ = !found.ok();
+      if (found.status().code() == ErrorCode::kPeerFailed) {  // another call will not help, as it does after a death
+        throw_status({ErrorCode::kUnavailable, found.status().message()}, kCaller);
+      }
       if (!found.ok()) throw_status(found.status(), kCaller);
       call = std::move(found).value();
     }
@@ -141,8 +175,10 @@ class Reconfiguration {
   }
 
   ProcessGroup form_world(const comm::Reunion& met) {
-    open_world({facts_.backends, "world", facts_.backend_options, facts_.timeout, facts_.job_key}, met.rendezvous,
-               std::nullopt, call_.deadline);
+    std::optional<int> store_rank;
+    if (met.rendezvous.world_size > 1) store_rank = position_of_host(met.handles);
+    open_world({facts_.backends, "world", facts_.backend_options, facts_.timeout, facts_.job_key, store_rank},
+               met.rendezvous, std::nullopt, call_.deadline);
     world_.set_handles(renumbered(met.handles));
     log::info(fmt::format("{}: now rank {} of {}, before rank {} of {}", kCaller, met.rendezvous.rank,
                           met.rendezvous.world_size, facts_.rank, facts_.world_size));
@@ -177,10 +213,12 @@ class Reconfiguration {
 std::string get_reconfigure_handle() {
   WorldState& world = WorldState::of_process();
   const auto place = world.meeting_place("get_reconfigure_handle");
-  return place->handle(get_rank());
+  return place->handle(world.facts_to_reconfigure("get_reconfigure_handle").rank);
 }
 
 ProcessGroup reconfigure(const ReconfigureOptions& options, const ProcessGroup& group) {
+  static constinit std::atomic<bool> under_way = false;
+  const OneCall one(under_way, kCaller);
   return Reconfiguration(options, group).run();
 }
 

@@ -5,7 +5,10 @@
 #include <algorithm>
 #include <atomic>
 #include <numeric>
+#include <thread>
+#include <utility>
 
+#include "c10d/backend/group_errors.h"
 #include "c10d/world/engine_of.h"
 #include "c10d/world/group_watch.h"
 #include "c10d/world/open_meeting_place.h"
@@ -14,6 +17,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/c10d/group_backend.h"
 #include "lockstep/c10d/store_adapter.h"
+#include "lockstep/store/hash_store.h"
 #include "store/membership/watched_store.h"
 
 namespace lockstep {
@@ -71,6 +75,24 @@ std::string cause_in(const ProcessGroup& group) {
   return {};
 }
 
+// A store that hangs must not delay anybody who leaves.
+constexpr std::chrono::milliseconds kLeaveTime{300};
+// For the death of the store's rank to be seen in the world.
+constexpr std::chrono::milliseconds kDeathTime{500};
+
+// Leaves the store that a rank's meeting place serves, which goes with that rank: waits there for the others.
+void leave_store(const WorldState::Facts& facts, std::chrono::milliseconds wait) {
+  constexpr std::chrono::milliseconds kLookEvery{1};
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < facts.world_size; ++rank) keys.push_back(fmt::format("left/{}", rank));
+  const Status told = facts.store->set(keys[facts.rank], "1", Deadline::after(kLeaveTime));
+  if (!told.ok() || facts.rank != *facts.store_rank) return;
+  for (const Deadline until = Deadline::after(wait); !until.expired(); std::this_thread::sleep_for(kLookEvery)) {
+    const Result<bool> all = facts.store->check(keys);
+    if (!all.ok() || all.value()) return;
+  }
+}
+
 struct Watchers {
   Mutex mutex;
   std::vector<void (*)(const ProcessGroup&)> functions LOCKSTEP_GUARDED_BY(mutex);
@@ -123,6 +145,7 @@ void WorldState::open(const ProcessGroup& group, Members members, const Facts& f
     rendezvous_ = std::move(rendezvous);
     why_left_ = {};
     counts_.clear();
+    ++worlds_;
   }
   add(group, std::move(members));
 }
@@ -132,6 +155,7 @@ void WorldState::close(std::chrono::milliseconds wait) {
   std::vector<ProcessGroup> kept;  // freed without the lock
   std::optional<comm::Rendezvous> rendezvous;
   std::shared_ptr<comm::MeetingPlace> place;  // closed last
+  Facts facts;
   {
     MutexLock lock(mutex_);
     groups = living_groups();
@@ -142,7 +166,7 @@ void WorldState::close(std::chrono::milliseconds wait) {
     handles_.clear();
     why_left_ = {};
     default_.reset();
-    facts_ = {};
+    facts = std::exchange(facts_, {});
     remember_rank(-1);
     rendezvous.swap(rendezvous_);
   }
@@ -152,6 +176,7 @@ void WorldState::close(std::chrono::milliseconds wait) {
   for (const ProcessGroup& group : groups) group->shutdown();
   tell_watchers(groups);
   groups.clear();
+  if (rendezvous && facts.store_rank) leave_store(facts, wait);
   // kTimeout says that others are still connected; they lose the store then.
   if (rendezvous) static_cast<void>(rendezvous->release(wait));
 }
@@ -207,6 +232,7 @@ bool WorldState::has_failed() const {
   std::vector<ProcessGroup> groups;
   {
     MutexLock lock(mutex_);
+    if (!why_left_.ok()) return true;
     groups = living_groups();
   }
   for (const ProcessGroup& group : groups) {
@@ -220,15 +246,20 @@ bool WorldState::has_failed() const {
 ProcessGroup WorldState::default_group(const char* what) const {
   MutexLock lock(mutex_);
   if (default_ == nullptr) throw_not_initialised(what);
+  if (!why_left_.ok()) throw_status(why_left_, what);
+  return default_;
+}
+
+ProcessGroup WorldState::handle() const {
+  MutexLock lock(mutex_);
   return default_;
 }
 
 WorldState::Facts WorldState::facts(const char* what) const {
-  {
-    MutexLock lock(mutex_);
-    if (default_ != nullptr && !why_left_.ok()) throw_status(why_left_, what);
-  }
-  return facts_to_reconfigure(what);
+  MutexLock lock(mutex_);
+  if (default_ == nullptr) throw_not_initialised(what);
+  if (!why_left_.ok()) throw_status(why_left_, what);
+  return facts_;
 }
 
 WorldState::Facts WorldState::facts_to_reconfigure(const char* what) const {
@@ -240,8 +271,8 @@ WorldState::Facts WorldState::facts_to_reconfigure(const char* what) const {
 void WorldState::add(const ProcessGroup& group, Members members, const ProcessGroup& of) {
   MutexLock lock(mutex_);
   std::erase_if(groups_, [](const auto& item) { return item.second.group.expired(); });
-  groups_.insert_or_assign(group.get(),
-                           Entry{c10::weak_intrusive_ptr<c10d::ProcessGroup>(group), std::move(members), of.get()});
+  groups_.insert_or_assign(
+      group.get(), Entry{c10::weak_intrusive_ptr<c10d::ProcessGroup>(group), std::move(members), of.get(), worlds_});
 }
 
 void WorldState::remove(const ProcessGroup& group, const Status& why) {
@@ -264,6 +295,12 @@ void WorldState::remove(const ProcessGroup& group, const Status& why) {
 void WorldState::keep(const ProcessGroup& own) {
   MutexLock lock(mutex_);
   if (default_ != nullptr) kept_.push_back(own);
+}
+
+bool WorldState::is_of_earlier_world(const ProcessGroup& group) const {
+  MutexLock lock(mutex_);
+  const auto found = groups_.find(group.get());
+  return found != groups_.end() && !found->second.group.expired() && found->second.world != worlds_;
 }
 
 bool WorldState::is_own(const ProcessGroup& group) const {
@@ -322,6 +359,30 @@ Status WorldState::check_present(const std::vector<int>& ranks) const {
   return {ErrorCode::kPeerFailed,
           comm::caused(cause_in(world),
                        fmt::format("rank {} (pid {} on {}) died or left the world", *lost, member.pid, member.host))};
+}
+
+void WorldState::check_store_loss(const std::exception& error, const std::string& what) const {
+  if (error_code(error) != ErrorCode::kUnavailable) return;
+  const ProcessGroup world = handle();
+  if (world == nullptr) return;
+  const Facts known = facts_to_reconfigure("");
+  const std::string probe = "left/0";
+  if (known.store->check({&probe, 1}).status().code() != ErrorCode::kUnavailable) return;
+  std::shared_ptr<comm::Store> ranks = std::make_shared<comm::HashStore>();
+  for (const at::Device& device : world->getDeviceTypes()) {
+    const auto backend = world->getBackend(device.type());
+    const auto* const ours = dynamic_cast<const GroupBackend*>(backend.get());
+    if (ours != nullptr) ranks = ours->watched(std::move(ranks), members(world).ranks);
+  }
+  const Status lost = ranks->get("the first death", Deadline::after(kDeathTime)).status();
+  if (lost.code() == ErrorCode::kAborted) throw_status(lost, what);  // its rank has left to form the world anew
+  std::string cause = lost.message();
+  if (lost.code() == ErrorCode::kTimeout) {
+    cause = known.store_rank ? fmt::format("rank {} has ended", *known.store_rank)
+                             : "the process that serves the store (rank 0, or the launcher) has ended";
+  }
+  throw_status({ErrorCode::kPeerFailed, fmt::format("{}; with it the store was lost: {}", cause, plain_text(error))},
+               what);
 }
 
 int WorldState::count(const std::string& key) {

@@ -32,6 +32,8 @@ class WorldState {
     c10::Device device{c10::kCPU};  // that this rank computes on
     BackendOptions backend_options = nullptr;
     std::string job_key = {};  // empty: LOCKSTEP_JOB_KEY
+    // In whose meeting place the store is; none: in a launcher, or in a process that the rendezvous looks after.
+    std::optional<int> store_rank = {};
   };
   struct Members {
     int rank = -1;           // this process's group rank; -1: not a member
@@ -61,10 +63,14 @@ class WorldState {
   // Whether the world or a group of it is broken.
   bool has_failed() const LOCKSTEP_EXCLUDES(mutex_);
 
-  // These throw "call init_process_group first" without a world; `what` is the caller's name.
+  // The world's handle, also after leave_for(); null without a world.
+  ProcessGroup handle() const LOCKSTEP_EXCLUDES(mutex_);
+
+  // These throw "call init_process_group first" without a world, and why it was left after leave_for(); `what` is the
+  // caller's name.
   ProcessGroup default_group(const char* what) const LOCKSTEP_EXCLUDES(mutex_);
   Facts facts(const char* what) const LOCKSTEP_EXCLUDES(mutex_);
-  // Also after leave_for().
+  // After leave_for(): of the world that was left.
   Facts facts_to_reconfigure(const char* what) const LOCKSTEP_EXCLUDES(mutex_);
 
   // `of`: the group of the program that a group of this library's own stands beside (own_group.h); null: it is none.
@@ -73,6 +79,8 @@ class WorldState {
   void remove(const ProcessGroup& group, const Status& why = {}) LOCKSTEP_EXCLUDES(mutex_);
   // Keeps one of this library's own groups, which has operations under way, until the group beside it is left.
   void keep(const ProcessGroup& own) LOCKSTEP_EXCLUDES(mutex_);
+  // Whether it was made from a world that reconfigure() has replaced.
+  bool is_of_earlier_world(const ProcessGroup& group) const LOCKSTEP_EXCLUDES(mutex_);
   // Whether it is one of this library's own.
   bool is_own(const ProcessGroup& group) const LOCKSTEP_EXCLUDES(mutex_);
   // This library's own groups beside `group` that were not left.
@@ -84,6 +92,10 @@ class WorldState {
   // A view of `store`, for these ranks of the world to make a group: a wait for a key fails with kPeerFailed soon after
   // one of them has ended or left, as far as the world's store knows that (comm::Rendezvous::gone).
   std::shared_ptr<comm::Store> watched(std::shared_ptr<comm::Store> store, std::vector<int> ranks) const;
+
+  // For a call that has used the world's store and failed with `error`: if the store was lost, throws kPeerFailed, with
+  // the rank that has died where that can be seen. Else it returns.
+  void check_store_loss(const std::exception& error, const std::string& what) const;
 
   // Returns 1 for the first call with this key since the world was opened, then 2, ...
   int count(const std::string& key) LOCKSTEP_EXCLUDES(mutex_);
@@ -98,12 +110,14 @@ class WorldState {
     c10::weak_intrusive_ptr<c10d::ProcessGroup> group;
     Members members;
     const c10d::ProcessGroup* of = nullptr;  // of one of this library's own
+    int world = 0;                           // the number of the world
     bool left = false;
   };
 
   mutable Mutex mutex_;
   ProcessGroup default_ LOCKSTEP_GUARDED_BY(mutex_);
   Facts facts_ LOCKSTEP_GUARDED_BY(mutex_);
+  int worlds_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // how many were opened
   std::optional<comm::Rendezvous> rendezvous_ LOCKSTEP_GUARDED_BY(mutex_);
   // Entries stay as long as their handles: somebody may ask for their members at any time.
   std::map<const c10d::ProcessGroup*, Entry> groups_ LOCKSTEP_GUARDED_BY(mutex_);
@@ -121,6 +135,7 @@ struct WorldPlan {
   BackendOptions backend_options = nullptr;
   std::chrono::milliseconds timeout;  // of operations
   std::string job_key = {};           // empty: LOCKSTEP_JOB_KEY
+  std::optional<int> store_rank = {};
 };
 
 // Makes the backends and opens the world, once all ranks are known to want the same backends. `place`: none: worked out

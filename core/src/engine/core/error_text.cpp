@@ -16,10 +16,15 @@ constexpr std::string_view kCut = "...";
 
 }  // namespace
 
+Status loss(const std::string& cause, const std::string& what) {
+  return {is_formed_anew(cause) ? ErrorCode::kAborted : ErrorCode::kPeerFailed, caused(cause, what)};
+}
+
 std::string caused(const std::string& cause, const std::string& what) {
   std::string_view known = cause;
   if (known.ends_with(kCut)) known.remove_suffix(kCut.size());
   if (known.empty() || what.starts_with(known)) return what;
+  if (is_formed_anew(known)) return cause;
   return cause + std::string(kThen) + what;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/core/failure.h"
 #include "engine/core/group.h"
 #include "lockstep/base/fork.h"
 
@@ -61,7 +62,8 @@ GroupRegistry::Others GroupRegistry::progress_others(const Group& group) {
 
 void GroupRegistry::tell_other_groups(Group& group) {
   const Failure failure = group.failure();
-  if (!failure.status.ok() && group.begin_telling()) tell(failure, &group);
+  if (failure.status.ok() || is_formed_anew(failure.status.message())) return;
+  if (group.begin_telling()) tell(failure, &group);
 }
 
 void GroupRegistry::tell(const Failure& failure, const Group* from) {

@@ -79,7 +79,7 @@ Status FailureWatch::loss_of(int rank, const std::string& during) const {
       fmt::format("{} (pid {} on {}) {} in {} ({}); first seen by {}{}", context_.names.ranks.name(rank), member.pid,
                   member.host, peers_.how_gone(rank), during, board_.describe(rank), context_.me(),
                   peers_.has_left(rank) && cause.empty() ? kLeftEarly : "");
-  return {ErrorCode::kPeerFailed, caused(cause, what)};
+  return loss(cause, what);
 }
 
 // Whether an operation among the ranks of this machine has made no progress for so long that a dead rank may hold one

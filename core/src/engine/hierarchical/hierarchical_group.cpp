@@ -276,9 +276,9 @@ Status HierarchicalGroup::check_present(const std::vector<int>& ranks) {
     }
     const std::string cause = parts_->peers.known_cause(rank);
     const Member& member = topology_.member(rank);
-    return {ErrorCode::kPeerFailed, caused(cause.empty() ? first_cause(break_status_.message()) : cause,
-                                           fmt::format("{} (pid {} on {}) {}", roster_.name(rank), member.pid,
-                                                       member.host, parts_->peers.how_gone(rank)))};
+    return loss(
+        cause.empty() ? first_cause(break_status_.message()) : cause,
+        fmt::format("{} (pid {} on {}) {}", roster_.name(rank), member.pid, member.host, parts_->peers.how_gone(rank)));
   }
   return {};
 }

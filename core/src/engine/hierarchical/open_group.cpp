@@ -289,7 +289,7 @@ void HierarchicalGroup::close() {
       const std::string cause = parts_->peers.known_cause(rank_);
       if (!parts_->idle()) {
         const std::string how = fmt::format("{} left the group with {} under way", me(), what_is_under_way());
-        (void)break_group({ErrorCode::kPeerFailed, caused(cause, how)});
+        (void)break_group(loss(cause, how));
       } else {
         parts_->messages.tell_neighbours(ControlMessages::Type::kGoodbye, cause);
       }

@@ -95,8 +95,7 @@ Status LocalFailureWatch::check_present(const std::vector<int>& ranks) const {
   for (const int rank : ranks) {
     if (rank == memory_.rank() || !(waiting_.left(rank) || waiting_.process_gone(rank))) continue;
     const std::string cause = waiting_.known_cause(rank);
-    return {ErrorCode::kPeerFailed,
-            caused(cause.empty() ? first_cause(waiting_.health().message()) : cause, gone(rank))};
+    return loss(cause.empty() ? first_cause(waiting_.health().message()) : cause, gone(rank));
   }
   return {};
 }
@@ -127,7 +126,7 @@ Status LocalFailureWatch::loss_of(int rank, const std::string& when) const {
   const std::string cause = waiting_.known_cause(rank);
   const std::string what = fmt::format("{} {} ({}); first seen by {}{}", gone(rank), when, last_call(memory_, rank),
                                        me(), waiting_.left(rank) && cause.empty() ? kLeftEarly : "");
-  return {ErrorCode::kPeerFailed, caused(cause, what)};
+  return loss(cause, what);
 }
 
 Status LocalFailureWatch::check(const Collective& collective, Watch& watch) const {
@@ -199,8 +198,8 @@ Status LocalFailureWatch::check(const Transfer& transfer) const {
   }
   const bool only_self_left = transfer.peer == kAnySource && alive == 1 && memory_.size() > 1;
   if (alive > 0 && !only_self_left) return {};
-  return {ErrorCode::kPeerFailed, caused(cause, fmt::format("{} before {} of {} was done", fmt::join(gone_ranks, ", "),
-                                                            describe(transfer, memory_.names()), me()))};
+  return loss(cause, fmt::format("{} before {} of {} was done", fmt::join(gone_ranks, ", "),
+                                 describe(transfer, memory_.names()), me()));
 }
 
 Status LocalFailureWatch::timed_out(const Transfer& transfer) const {

@@ -257,7 +257,8 @@ void LocalGroup::hear(const Failure& failure) {
 void LocalGroup::break_by_leaving(const std::string& operation) const {
   if (waiting_.aborted()) return;
   const std::string how = fmt::format("{} (pid {}) left the group with {} under way", me(), getpid(), operation);
-  waiting_.abort(ErrorCode::kPeerFailed, caused(waiting_.known_cause(rank_), how));
+  const Status why = loss(waiting_.known_cause(rank_), how);
+  waiting_.abort(why.code(), why.message());
 }
 
 // Ends an operation that is under way when this rank leaves.

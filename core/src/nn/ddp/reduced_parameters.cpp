@@ -43,11 +43,12 @@ void ReducedParameters::attach_hooks(const ProcessGroup& group, const std::weak_
 
 void ReducedParameters::detach_hooks() {
   for (ReducedParameter& parameter : all_) parameter.users.reset();
-  for (const Hook& hook : hooks_) {
+  for (Hook& hook : hooks_) {
     if (hook.accumulator) hook.accumulator->del_post_hook(hook.id);
     for (const auto& [former, id] : hook.former) {
       if (const AccumulatorPtr alive = former.lock()) alive->del_post_hook(id);
     }
+    hook = {};
   }
   count_user_change();
 }

@@ -46,15 +46,31 @@ Reducer::Reducer(std::vector<NamedParameter> parameters, std::vector<NamedParame
 
 Reducer::~Reducer() {
   MutexLock lock(impl_->mutex);
-  nn_detail::ReducerState& state = impl_->state;
+  impl_->detach();
+}
+
+void Reducer::Impl::detach() {
   bool under_way = state.buffers.under_way() || (state.report && state.report->under_way());
-  if (impl_->pass) {
-    impl_->pass->drop_unfinished_gradients();
-    under_way = under_way || impl_->pass->under_way();
+  if (pass) {
+    pass->drop_unfinished_gradients();
+    under_way = under_way || pass->under_way();
   }
   if (under_way) keep_own_group(state.group);
   state.parameters.detach_hooks();
   state.buckets.detach();
+}
+
+void Reducer::detach_replaced(const std::vector<NamedParameter>& parameters) {
+  for (const NamedParameter& parameter : parameters) {
+    const nn_detail::UsersPtr users = nn_detail::users_of(parameter.tensor);
+    if (!users) continue;
+    for (const std::shared_ptr<void>& reducer : nn_detail::reducers_of(users)) {
+      Impl& impl = *static_cast<Impl*>(reducer.get());
+      if (!impl.is_replaced()) continue;
+      MutexLock lock(impl.mutex);
+      impl.detach();
+    }
+  }
 }
 
 // The program's calls around a forward pass.
@@ -64,8 +80,12 @@ void Reducer::check_sizes() const {
   impl_->state.parameters.check_sizes();
   impl_->state.buffers.check_unchanged();
 }
+void Reducer::check_group() const {
+  if (const Status replaced = impl_->state.backend.replaced(); !replaced.ok())
+    throw_status(replaced, "DistributedDataParallel");
+}
 void Reducer::before_forward() {
-  impl_->state.backend.check_not_replaced();
+  check_group();
   impl_->settle_family();
   MutexLock lock(impl_->mutex);
   if (impl_->is_recomputing()) return;

@@ -31,7 +31,7 @@ void Reducer::Impl::find_family() {
       if (!parameter.is_shared()) continue;
       for (const std::shared_ptr<void>& reducer : nn_detail::reducers_of(parameter.users)) {
         auto other = std::static_pointer_cast<Impl>(reducer);
-        if (known.insert(other.get()).second) found.push_back(std::move(other));
+        if (!other->is_replaced() && known.insert(other.get()).second) found.push_back(std::move(other));
       }
     }
   }
@@ -59,7 +59,7 @@ void Reducer::Impl::start_family() {
   std::size_t guarded = 0;
   for (const std::weak_ptr<Impl>& weak : all) {
     auto member = weak.lock();
-    if (!member) continue;
+    if (!member || member->is_replaced()) continue;
     MutexLock lock(member->mutex);
     if (member->state.parameters.are_converted()) continue;
     const bool open = member->program_sends();
@@ -92,7 +92,7 @@ void Reducer::Impl::settle_family() {
   }
   for (const std::weak_ptr<Impl>& weak : all) {
     const auto member = weak.lock();
-    if (!member) continue;
+    if (!member || member->is_replaced()) continue;
     MutexLock lock(member->mutex);
     if (member->state.passes.is_interrupted()) member->abandon_pass();
   }

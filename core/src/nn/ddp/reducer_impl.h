@@ -23,6 +23,12 @@ struct Reducer::Impl : std::enable_shared_from_this<Reducer::Impl> {
   Impl(std::vector<NamedParameter> parameters, std::vector<NamedParameter> buffers, const ProcessGroup& group,
        const ReducerOptions& options);
 
+  // reducer.cpp
+  // The parameters no longer count as its own, and gradients go past it.
+  void detach() LOCKSTEP_REQUIRES(mutex);
+  // Whether its group was formed anew. It takes no part in backward passes then.
+  bool is_replaced() const { return !state.backend.replaced().ok(); }
+
   // reducer_passes.cpp
   void attach_hooks() LOCKSTEP_REQUIRES(mutex);
   // What set_synchronises() says; without it yes.

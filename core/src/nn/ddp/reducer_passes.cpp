@@ -25,6 +25,7 @@ bool Reducer::Impl::is_recomputing() const {
 }
 
 void Reducer::Impl::on_gradient(std::size_t index, const torch::Tensor& incoming) {
+  if (is_replaced()) return;
   if (family_version.load(std::memory_order_relaxed) != nn_detail::users_version()) find_family();
   if (state.has_family.load(std::memory_order_relaxed)) start_family();
   MutexLock lock(mutex);

@@ -74,6 +74,7 @@ std::string Replica::own_lines() {
   check_devices();
   const nn_detail::SharedState state = nn_detail::shared_state(*module_, ignored_);
   const std::vector<NamedParameter> trained = nn_detail::trainable(state);
+  Reducer::detach_replaced(trained);
   const nn_detail::DeviceBackend backend(options_.process_group, nn_detail::trained_device(trained));
   refuse_other_ranks(trained);
   std::string lines = fmt::format("backend of the parameters' device: {}\n", backend.name());
@@ -190,12 +191,14 @@ bool Replica::buffers_changed() const {
 
 void Replica::before_forward() {
   if (!torch::GradMode::is_enabled() || reducer_->is_recomputing()) return;
+  reducer_->check_group();
   if (throws_where_uneven()) meet_before_pass();
   prepare_pass();
 }
 
 void Replica::before_method() {
   if (!torch::GradMode::is_enabled() || reducer_->is_recomputing()) return;
+  reducer_->check_group();
   if (throws_where_uneven()) owe_meeting();
   prepare_pass();
 }

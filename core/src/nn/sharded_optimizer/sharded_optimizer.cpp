@@ -224,6 +224,11 @@ torch::Tensor ShardedOptimizer::Impl::step_inner(const torch::optim::Optimizer::
   }
 }
 
+// Before this rank's share changes.
+void ShardedOptimizer::Impl::check_group() const {
+  if (const Status replaced = backend_.replaced(); !replaced.ok()) throw_status(replaced, "ZeroRedundancyOptimizer");
+}
+
 // In place of the first all-gather. Nothing is said where there is none, or where the backend is not the engine.
 void ShardedOptimizer::Impl::refuse_to_send(const std::exception& why) const {
   const auto shares = shares_to_send();

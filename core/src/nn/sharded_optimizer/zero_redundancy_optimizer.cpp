@@ -22,6 +22,7 @@ ShardedOptimizer::ShardedOptimizer(const std::vector<torch::optim::OptimizerPara
 ShardedOptimizer::~ShardedOptimizer() = default;
 
 torch::Tensor ShardedOptimizer::step(LossClosure closure) {
+  impl_->check_group();
   impl_->consolidated_.reset();
   impl_->take_over(param_groups_);
   torch::Tensor loss = impl_->step_inner(closure);

@@ -27,6 +27,8 @@ class ShardedOptimizer::Impl {
   // After agree().
   Impl(const Groups& groups, OptimizerFactory factory, const ZeroRedundancyOptions& options);
 
+  // Throws if the group was formed anew since.
+  void check_group() const;
   // Takes over what the program has changed in `groups`: parameters (then it is collective), and options.
   void take_over(const Groups& groups);
   // Updates this rank's share. If the optimizer inside throws, the other ranks are told: they may have no reason to
