@@ -137,7 +137,7 @@ TEST(ReconfigureFault, SeveralDieMeanwhile) {
         for (bool over = false; !over;) {
           try {
             while (get_world_size() > 2 || rank == 3 || rank == 4) add_up();
-            for (int i = 0; i < 100; ++i) add_up();
+            for (int i = 0; i < 10; ++i) add_up();
             over = true;
           } catch (const std::exception& error) {
             EXPECT_TRUE(is_loss(error)) << error.what();

@@ -211,6 +211,12 @@ TEST(MeetingPlace, SurvivorsNameWhoLivesAndDoesNotCall) {
   const auto alone =
       members.places[1]->find_survivors("world", members.handles, Deadline::after(std::chrono::milliseconds(100)));
   expect_error(alone.status(), ErrorCode::kTimeout, {"(rank 0 before), which is to lead"});
+  // Who gave up lives.
+  members.in_all([&](int member) {
+    const auto call = members.places[member]->find_survivors("world", members.handles, Deadline::after(seconds(20)));
+    ASSERT_TRUE(call.ok()) << call.status().message();
+    EXPECT_EQ(call.value().handles.size(), 3U);
+  });
 }
 
 // Between finding the others and meeting them.

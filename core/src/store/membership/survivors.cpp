@@ -72,8 +72,8 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-bool contains(const std::vector<std::string>& all, const std::string& one) {
-  return std::find(all.begin(), all.end(), one) != all.end();
+std::ptrdiff_t times(const std::vector<std::string>& all, const std::string& one) {
+  return std::count(all.begin(), all.end(), one);
 }
 
 std::string meeting_of(const std::string& keys, std::int64_t round) {
@@ -111,16 +111,19 @@ Result<std::string> MeetingPlace::lead(const Handles& members, std::vector<bool>
   LOCKSTEP_RETURN_IF_ERROR(store.append(so_far_key(keys, round), own_.id + "\n"));
   Seen seen(gone);
   Status why;
+  std::size_t seen_ended = 0;
   Deadline next_question = Deadline::after(milliseconds(0));
   while (true) {
     LOCKSTEP_ASSIGN_OR_RETURN(const Bytes so_far, store.get(so_far_key(keys, round), Deadline::after(kValueTime)));
     LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> ended, attendance->ended());
     const std::vector<std::string> come = lines_of(so_far);
-    const bool asks = next_question.expired();
+    const bool asks = next_question.expired() || ended.size() != seen_ended;
+    seen_ended = ended.size();
     std::vector<std::size_t> missing;
     for (std::size_t i = 0; i < members.size(); ++i) {
-      if (contains(ended, members[i].id)) seen.gone[i] = true;  // or it waits no longer
-      if (seen.gone[i] || seen.unreachable[i] || contains(come, members[i].id)) continue;
+      // Who gave up and lives may come again.
+      const bool here = times(come, members[i].id) > times(ended, members[i].id);
+      if (seen.gone[i] || seen.unreachable[i] || here) continue;
       if (asks) look_at(members, i, deadline, seen);
       if (!seen.gone[i] && !seen.unreachable[i]) missing.push_back(i);
     }
