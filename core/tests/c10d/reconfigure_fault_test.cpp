@@ -121,6 +121,33 @@ TEST(ReconfigureFault, TheRankThatServesTheStoreDies) {
   });
 }
 
+// In the first world, and in one that was formed anew.
+TEST(ReconfigureFault, TheRankThatServesTheStoreDiesWhileAGroupIsMade) {
+  for (const bool anew : {false, true}) {
+    const SharedScratchFolder folder;
+    run_processes(3, [&](int rank) {
+      unsetenv("LOCKSTEP_STORE");
+      run_mortal([&] {
+        const ProcessGroupGuard guard("", kMortalWorld);
+        if (anew) reconfigure();
+        add_up();
+        if (rank == 0) {
+          std::this_thread::sleep_for(milliseconds(50));
+          raise(SIGKILL);
+        } else if (rank == 1) {
+          expect_error(ErrorCode::kPeerFailed, {"new_group", "rank 0"}, [] { new_group({1, 2}); });
+          std::ofstream(folder.path("seen"));
+        } else {
+          EXPECT_TRUE(wait_for([&] { return std::filesystem::exists(folder.path("seen")); }));
+        }
+        reconfigure();
+        EXPECT_EQ(get_rank(), rank - 1);
+        add_up();
+      });
+    });
+  }
+}
+
 // At random moments, most of them in the middle of a reconfiguration.
 TEST(ReconfigureFault, SeveralDieMeanwhile) {
   constexpr int kWorld = 5;

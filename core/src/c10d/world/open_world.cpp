@@ -1,11 +1,19 @@
 // The world, once its ranks have met.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 
+#include "c10d/backend/group_errors.h"
 #include "c10d/world/world_state.h"
+#include "lockstep/c10d/group_backend.h"
+#include "lockstep/store/hash_store.h"
 
 namespace lockstep {
 namespace {
+
+// For the death of the store's rank to be seen in the world.
+constexpr std::chrono::milliseconds kDeathTime{500};
 
 // For a rank whose environment does not describe its world: works it out from the records of all ranks.
 launch::World world_among(const std::vector<comm::Member>& members, int rank) {
@@ -47,6 +55,30 @@ void open_world(const WorldPlan& plan, const comm::Rendezvous& met, std::optiona
   facts.job_key = plan.job_key;
   facts.store_rank = plan.store_rank;
   WorldState::of_process().open(make_handle(members, met.store, made), members, facts, met);
+}
+
+void WorldState::check_store_loss(const std::exception& error, const std::string& what) const {
+  if (error_code(error) != ErrorCode::kUnavailable) return;
+  const ProcessGroup world = handle();
+  if (world == nullptr) return;
+  const Facts known = facts_to_reconfigure("");
+  const std::string probe = "left/0";
+  if (known.store->check({&probe, 1}).status().code() != ErrorCode::kUnavailable) return;
+  std::shared_ptr<comm::Store> ranks = std::make_shared<comm::HashStore>();
+  for (const at::Device& device : world->getDeviceTypes()) {
+    const auto backend = world->getBackend(device.type());
+    const auto* const ours = dynamic_cast<const GroupBackend*>(backend.get());
+    if (ours != nullptr) ranks = ours->watched(std::move(ranks), members(world).ranks);
+  }
+  const Status lost = ranks->get("the first death", Deadline::after(kDeathTime)).status();
+  if (lost.code() == ErrorCode::kAborted) throw_status(lost, what);  // its rank has left to form the world anew
+  std::string cause = lost.message();
+  if (lost.code() == ErrorCode::kTimeout) {
+    cause = known.store_rank ? fmt::format("rank {} has ended", *known.store_rank)
+                             : "the process that serves the store (rank 0, or the launcher) has ended";
+  }
+  throw_status({ErrorCode::kPeerFailed, fmt::format("{}; with it the store was lost: {}", cause, plain_text(error))},
+               what);
 }
 
 }  // namespace lockstep

@@ -8,7 +8,6 @@
 #include <thread>
 #include <utility>
 
-#include "c10d/backend/group_errors.h"
 #include "c10d/world/engine_of.h"
 #include "c10d/world/group_watch.h"
 #include "c10d/world/open_meeting_place.h"
@@ -17,7 +16,6 @@
 #include "lockstep/base/log.h"
 #include "lockstep/c10d/group_backend.h"
 #include "lockstep/c10d/store_adapter.h"
-#include "lockstep/store/hash_store.h"
 #include "store/membership/watched_store.h"
 
 namespace lockstep {
@@ -77,8 +75,6 @@ std::string cause_in(const ProcessGroup& group) {
 
 // A store that hangs must not delay anybody who leaves.
 constexpr std::chrono::milliseconds kLeaveTime{300};
-// For the death of the store's rank to be seen in the world.
-constexpr std::chrono::milliseconds kDeathTime{500};
 
 // Leaves the store that a rank's meeting place serves, which goes with that rank: waits there for the others.
 void leave_store(const WorldState::Facts& facts, std::chrono::milliseconds wait) {
@@ -359,30 +355,6 @@ Status WorldState::check_present(const std::vector<int>& ranks) const {
   return {ErrorCode::kPeerFailed,
           comm::caused(cause_in(world),
                        fmt::format("rank {} (pid {} on {}) died or left the world", *lost, member.pid, member.host))};
-}
-
-void WorldState::check_store_loss(const std::exception& error, const std::string& what) const {
-  if (error_code(error) != ErrorCode::kUnavailable) return;
-  const ProcessGroup world = handle();
-  if (world == nullptr) return;
-  const Facts known = facts_to_reconfigure("");
-  const std::string probe = "left/0";
-  if (known.store->check({&probe, 1}).status().code() != ErrorCode::kUnavailable) return;
-  std::shared_ptr<comm::Store> ranks = std::make_shared<comm::HashStore>();
-  for (const at::Device& device : world->getDeviceTypes()) {
-    const auto backend = world->getBackend(device.type());
-    const auto* const ours = dynamic_cast<const GroupBackend*>(backend.get());
-    if (ours != nullptr) ranks = ours->watched(std::move(ranks), members(world).ranks);
-  }
-  const Status lost = ranks->get("the first death", Deadline::after(kDeathTime)).status();
-  if (lost.code() == ErrorCode::kAborted) throw_status(lost, what);  // its rank has left to form the world anew
-  std::string cause = lost.message();
-  if (lost.code() == ErrorCode::kTimeout) {
-    cause = known.store_rank ? fmt::format("rank {} has ended", *known.store_rank)
-                             : "the process that serves the store (rank 0, or the launcher) has ended";
-  }
-  throw_status({ErrorCode::kPeerFailed, fmt::format("{}; with it the store was lost: {}", cause, plain_text(error))},
-               what);
 }
 
 int WorldState::count(const std::string& key) {
