@@ -2,6 +2,7 @@
 #include <torch/torch.h>
 
 #include <exception>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -32,10 +33,8 @@ namespace {
   destroy_process_group(half);
 }
 
-void train(int step);
-void wrap_model_again();
-
-[[maybe_unused]] void survive(int steps) {
+[[maybe_unused]] void survive(int steps, const std::function<void(int step)>& train,
+                              const std::function<void()>& wrap_model_again) {
   init_process_group("", {.enable_reconfigure = true});
   bool go_on = true;
   for (int step = 0; step < steps;) {

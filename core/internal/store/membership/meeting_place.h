@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -34,6 +35,7 @@ struct ReconfigureCall {
 struct Reunion {
   Rendezvous rendezvous;             // its store is that of a member
   std::vector<std::string> handles;  // by rank
+  std::optional<int> store_rank;     // whose process serves the store; none: a single member has one in its memory
   std::shared_ptr<Attendance> attendance;
 
   // Until this call, a wait for keys of the store fails with kPeerFailed soon after a member has ended. Call it once

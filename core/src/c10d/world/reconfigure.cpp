@@ -3,10 +3,8 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <atomic>
 #include <string>
-#include <tuple>
 #include <utility>
 
 #include "c10d/world/open_meeting_place.h"
@@ -35,17 +33,6 @@ std::vector<std::string> renumbered(const std::vector<std::string>& handles) {
     texts.push_back(to_text(handle.value()));
   }
   return texts;
-}
-
-// Whose meeting place serves the store of a new world (meeting_place.h): the position of the lowest earlier rank.
-int position_of_host(const std::vector<std::string>& handles) {
-  std::vector<std::tuple<int, std::string, int>> order;
-  for (const std::string& text : handles) {
-    auto handle = comm::parse_reconfigure_handle(text);
-    if (!handle.ok()) throw_status(handle.status(), kCaller);
-    order.emplace_back(handle->rank, handle->id, static_cast<int>(order.size()));
-  }
-  return std::get<2>(*std::min_element(order.begin(), order.end()));
 }
 
 // One call, from its options to the new group.
@@ -175,9 +162,7 @@ class Reconfiguration {
   }
 
   ProcessGroup form_world(const comm::Reunion& met) {
-    std::optional<int> store_rank;
-    if (met.rendezvous.world_size > 1) store_rank = position_of_host(met.handles);
-    open_world({facts_.backends, "world", facts_.backend_options, facts_.timeout, facts_.job_key, store_rank},
+    open_world({facts_.backends, "world", facts_.backend_options, facts_.timeout, facts_.job_key, met.store_rank},
                met.rendezvous, std::nullopt, call_.deadline);
     world_.set_handles(renumbered(met.handles));
     log::info(fmt::format("{}: now rank {} of {}, before rank {} of {}", kCaller, met.rendezvous.rank,

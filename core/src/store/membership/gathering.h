@@ -33,6 +33,7 @@ class Gathering {
 
   // At whose store the members meet. It does not depend on the order of the handles.
   const ReconfigureHandle& host() const { return members_[host_]; }
+  int host_rank() const { return static_cast<int>(host_); }
   // Before the keys of this reconfiguration.
   const std::string& keys() const { return keys_; }
 

@@ -227,6 +227,7 @@ Result<Reunion> MeetingPlace::meet(const ReconfigureCall& call, const Handles& m
     if (const Status come = reunion.attendance->come(here.keys()); !come.ok()) return ended_or(here.host(), come);
     LOCKSTEP_RETURN_IF_ERROR(here.gather(reunion.attendance));
     store = here.watched(reunion.attendance);
+    reunion.store_rank = here.host_rank();
   }
   RendezvousOptions options;
   options.rank = rank_in(members);
