@@ -150,7 +150,10 @@ Status start_failure(int index, const Command& command, int error) {
   }
   Status plain = Status::from_errno(what, error);
   if (error == ENOENT && access(command.executable.c_str(), F_OK) == 0) {
-    return Status(ErrorCode::kNotFound, fmt::format("{}: {}", what, why_not_there(command.executable)));
+    return Status(ErrorCode::kNotFound,
+                  what +
+                      ": the file is there, but not the loader or library path that it names, or the interpreter "
+                      "of its first line, where a carriage return at the line's end (Windows) belongs to the name");
   }
   if (error == ENOENT) return Status(ErrorCode::kNotFound, plain.message());
   if (error == EACCES || error == EPERM) return Status(ErrorCode::kPermission, plain.message());
