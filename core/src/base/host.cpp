@@ -13,6 +13,7 @@
 
 #include <array>
 #include <cerrno>
+#include <fstream>
 #include <memory>
 #include <set>
 #include <utility>
@@ -46,8 +47,6 @@ std::string text_of(const sockaddr* address) {
   return text.data();
 }
 
-using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
-
 bool is_loopback(const sockaddr* address) {
   if (address->sa_family == AF_INET) {
     return ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr) >> 24U == IN_LOOPBACKNET;
@@ -64,33 +63,21 @@ bool is_own_name(const std::string& host) {
 }
 
 bool stands_for_loopback(const std::string& host) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* raw = nullptr;
-  if (getaddrinfo(host.c_str(), nullptr, &hints, &raw) != 0) return false;
-  const AddressList list(raw, &freeaddrinfo);
+  const AddressList list = find_addresses(host, nullptr, SOCK_STREAM, 0);
+  if (list == nullptr) return false;
   for (const addrinfo* entry = list.get(); entry != nullptr; entry = entry->ai_next) {
     if (!is_loopback(entry->ai_addr)) return false;
   }
   return true;
 }
 
-// The address of this machine on the way to an address that is nobody's (it is kept for documentation). Connecting a
-// datagram socket asks the routing table and sends nothing.
+// The address of this machine on the way to an address that is nobody's (it is kept for documentation).
 std::string address_on_default_route(const char* nobody) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_DGRAM;
-  hints.ai_flags = AI_NUMERICHOST;
-  addrinfo* raw = nullptr;
-  if (getaddrinfo(nobody, "9", &hints, &raw) != 0) return {};
-  const AddressList list(raw, &freeaddrinfo);
-  const Fd probe(socket(list->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const AddressList list = find_addresses(nobody, "9", SOCK_DGRAM, AI_NUMERICHOST);
   sockaddr_storage local{};
-  auto* address = reinterpret_cast<sockaddr*>(&local);
-  socklen_t bytes = sizeof local;
-  const bool found = probe.valid() && connect(probe.get(), list->ai_addr, list->ai_addrlen) == 0 &&
-                     getsockname(probe.get(), address, &bytes) == 0;
-  return found && !is_loopback(address) ? text_of(address) : std::string();
+  if (list == nullptr || !find_source_address(*list, local)) return {};
+  const auto* address = reinterpret_cast<const sockaddr*>(&local);
+  return !is_loopback(address) ? text_of(address) : std::string();
 }
 
 }  // namespace
@@ -139,6 +126,53 @@ std::string address_for_others(const std::string& host) {
   }
   auto addresses = addresses_of_machine();
   return addresses.ok() && !addresses->empty() ? addresses->front() : host;
+}
+
+void FreeAddresses::operator()(addrinfo* list) const {
+  freeaddrinfo(list);
+}
+
+AddressList find_addresses(const std::string& host, const char* port, int socket_type, int flags, int* error) {
+  addrinfo hints{};
+  hints.ai_socktype = socket_type;
+  hints.ai_flags = flags;
+  addrinfo* list = nullptr;
+  const int result = getaddrinfo(host.c_str(), port, &hints, &list);
+  if (error != nullptr) *error = result;
+  return AddressList(list);
+}
+
+// Connecting a datagram socket asks the routing table.
+bool find_source_address(const addrinfo& other, sockaddr_storage& own) {
+  const Fd probe(socket(other.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  socklen_t bytes = sizeof own;
+  return probe.valid() && connect(probe.get(), other.ai_addr, other.ai_addrlen) == 0 &&
+         getsockname(probe.get(), reinterpret_cast<sockaddr*>(&own), &bytes) == 0;
+}
+
+std::vector<ControlGroup> control_groups(const std::string& controller, const std::string& memberships,
+                                         const std::string& mount) {
+  std::vector<ControlGroup> groups;
+  std::ifstream file(memberships);
+  // "hierarchy:controllers:/group"; in version 2 the controllers are empty.
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t first = line.find(':');
+    const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    const bool version_1 = ("," + controllers + ",").find("," + controller + ",") != std::string::npos;
+    if (!controllers.empty() && !version_1) continue;
+    std::string root = mount;
+    if (version_1) root.append("/").append(controllers);
+    std::string group = line.substr(second + 1);
+    while (group.size() > 1) {
+      groups.push_back({root + group, version_1});
+      const std::size_t slash = group.rfind('/');
+      group.resize(slash == std::string::npos ? 0 : slash);
+    }
+    groups.push_back({root, version_1});
+  }
+  return groups;
 }
 
 }  // namespace lockstep

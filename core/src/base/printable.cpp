@@ -5,8 +5,6 @@
 #include <cstddef>
 #include <iterator>
 
-#include "base/valid_utf8.h"
-
 namespace lockstep {
 namespace {
 

@@ -38,6 +38,9 @@ ByNumber parse(const std::string& lines) {
   return result;
 }
 
+// How long a rank that leaves waits to learn whether the others have refused the same calls.
+constexpr std::chrono::seconds kSettleTime{1};
+
 }  // namespace
 
 Refusals::Refusals(std::shared_ptr<comm::Store> store, int rank, std::vector<int> global_ranks)
@@ -113,13 +116,6 @@ Status Refusals::settle(std::uint64_t number, Deadline deadline) {
   for (const std::uint64_t settled : numbers) unsettled_.erase(settled);
   return {};
 }
-
-namespace {
-
-// How long a rank that leaves waits to learn whether the others have refused the same calls.
-constexpr std::chrono::seconds kSettleTime{1};
-
-}  // namespace
 
 MpiGroup::MpiGroup(MPI_Comm communicator, std::string who, int group_size, std::unique_ptr<Refusals> refusals)
     : who_(std::move(who)), group_size_(group_size), communicator_(communicator), refusals_(std::move(refusals)) {}

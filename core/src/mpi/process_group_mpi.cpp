@@ -37,6 +37,31 @@ void check_place(const MpiRuntime& runtime, const BackendRequest& request) {
           request.name, wanted, largest + 1, runtime.rank(), runtime.size()));
 }
 
+// The largest tag is reserved for monitored_barrier.
+int own_tag(const MpiGroup& group) {
+  MpiRuntime& runtime = MpiRuntime::of_process();
+  MutexLock lock(runtime.mutex());
+  void* value = nullptr;
+  int found = 0;
+  if (runtime.is_usable() && group.communicator() != MPI_COMM_NULL)
+    MPI_Comm_get_attr(group.communicator(), MPI_TAG_UB, static_cast<void*>(&value), &found);
+  return found != 0 ? *static_cast<int*>(value) : 32767;  // the least that MPI guarantees
+}
+
+void start_send(MpiCall& call, const at::Tensor& memory, int destination, int tag) {
+  call.start([&](MpiRuntime& runtime, MPI_Comm comm, MPI_Request* request) {
+    return MPI_Isend(mpi_address(memory), call.count(memory.numel()), runtime.element_type(memory.element_size()),
+                     destination, tag, comm, request);
+  });
+}
+
+void start_receive(MpiCall& call, const at::Tensor& memory, int source, int tag) {
+  call.start([&](MpiRuntime& runtime, MPI_Comm comm, MPI_Request* request) {
+    return MPI_Irecv(mpi_address(memory), call.count(memory.numel()), runtime.element_type(memory.element_size()),
+                     source, tag, comm, request);
+  });
+}
+
 }  // namespace
 
 c10::intrusive_ptr<c10d::Backend> ProcessGroupMpi::create(const BackendRequest& request) {
@@ -86,36 +111,6 @@ ProcessGroupMpi::WorkPtr ProcessGroupMpi::barrier(const c10d::BarrierOptions& op
     return call.work({});
   });
 }
-
-// Sends, receives, and the monitored barrier, which uses messages.
-namespace {
-
-// The largest tag is reserved for monitored_barrier.
-int own_tag(const MpiGroup& group) {
-  MpiRuntime& runtime = MpiRuntime::of_process();
-  MutexLock lock(runtime.mutex());
-  void* value = nullptr;
-  int found = 0;
-  if (runtime.is_usable() && group.communicator() != MPI_COMM_NULL)
-    MPI_Comm_get_attr(group.communicator(), MPI_TAG_UB, static_cast<void*>(&value), &found);
-  return found != 0 ? *static_cast<int*>(value) : 32767;  // the least that MPI guarantees
-}
-
-void start_send(MpiCall& call, const at::Tensor& memory, int destination, int tag) {
-  call.start([&](MpiRuntime& runtime, MPI_Comm comm, MPI_Request* request) {
-    return MPI_Isend(mpi_address(memory), call.count(memory.numel()), runtime.element_type(memory.element_size()),
-                     destination, tag, comm, request);
-  });
-}
-
-void start_receive(MpiCall& call, const at::Tensor& memory, int source, int tag) {
-  call.start([&](MpiRuntime& runtime, MPI_Comm comm, MPI_Request* request) {
-    return MPI_Irecv(mpi_address(memory), call.count(memory.numel()), runtime.element_type(memory.element_size()),
-                     source, tag, comm, request);
-  });
-}
-
-}  // namespace
 
 void ProcessGroupMpi::check_limits(const char* operation, const Message& message) const {
   const CallChecks checks(who(), operation, size_);

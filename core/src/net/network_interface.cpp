@@ -11,7 +11,6 @@
 #include <memory>
 
 #include "base/host.h"
-#include "lockstep/base/fd.h"
 
 namespace lockstep::comm {
 namespace {
@@ -43,17 +42,11 @@ Result<NetworkInterface> find(const sockaddr* address, const std::string& text) 
   return Status(ErrorCode::kNotFound, fmt::format("no network interface of this machine has the address {}", text));
 }
 
-using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
-
 Result<AddressList> resolve(const std::string& host, int flags) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_DGRAM;
-  hints.ai_flags = flags | AI_NUMERICSERV;
-  addrinfo* list = nullptr;
-  const int error = getaddrinfo(host.c_str(), "9", &hints, &list);
-  if (error != 0)
-    return Status(ErrorCode::kNotFound, fmt::format("no address for '{}': {}", host, gai_strerror(error)));
-  return AddressList(list, &freeaddrinfo);
+  int error = 0;
+  AddressList list = find_addresses(host, "9", SOCK_DGRAM, flags | AI_NUMERICSERV, &error);
+  if (list != nullptr) return list;
+  return Status(ErrorCode::kNotFound, fmt::format("no address for '{}': {}", host, gai_strerror(error)));
 }
 
 }  // namespace
@@ -69,12 +62,8 @@ Result<NetworkInterface> interface_towards(const std::string& host) {
   LOCKSTEP_ASSIGN_OR_RETURN(const AddressList list, resolve(address_for_others(host), 0));
   Status last(ErrorCode::kNotFound, fmt::format("'{}' has no address", host));
   for (const addrinfo* entry = list.get(); entry != nullptr; entry = entry->ai_next) {
-    // Connecting a datagram socket asks the routing table and sends nothing.
-    const Fd probe(socket(entry->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     sockaddr_storage local{};
-    socklen_t bytes = sizeof local;
-    if (!probe.valid() || ::connect(probe.get(), entry->ai_addr, entry->ai_addrlen) != 0 ||
-        getsockname(probe.get(), reinterpret_cast<sockaddr*>(&local), &bytes) != 0) {
+    if (!find_source_address(*entry, local)) {
       last = Status::from_errno(fmt::format("no route to '{}'", host), errno);
       continue;
     }

@@ -100,25 +100,6 @@ class SourceFilter {
   std::vector<sock_filter> ipv6_;
 };
 
-}  // namespace
-
-Status close_to_strangers(int socket, const Admitted& admitted) {
-  SourceFilter filter;
-  if (admitted.loopback) filter.add_loopback();
-  for (const std::string& address : admitted.addresses) LOCKSTEP_RETURN_IF_ERROR(filter.add(address));
-  std::vector<sock_filter> program = filter.program();
-  sock_fprog handle{static_cast<unsigned short>(program.size()), program.data()};
-  if (program.size() <= BPF_MAXINSNS && setsockopt(socket, SOL_SOCKET, SO_ATTACH_FILTER, &handle, sizeof handle) == 0)
-    return {};
-  const std::string why = program.size() > BPF_MAXINSNS ? "too many" : std::strerror(errno);
-  const int unused = 0;
-  (void)setsockopt(socket, SOL_SOCKET, SO_DETACH_FILTER, &unused, sizeof unused);
-  return {ErrorCode::kUnavailable, fmt::format("cannot close a port to strangers: a filter for {} addresses: {}",
-                                               admitted.addresses.size(), why)};
-}
-
-namespace {
-
 // From now on, calls of listen in this thread wait for an answer at the descriptor. Invalid: the kernel refuses this.
 Fd watch_this_thread() {
   std::array<sock_filter, 4> program{{
@@ -148,6 +129,21 @@ void answer(int watch, const std::function<void(int socket)>& prepare) {
 }
 
 }  // namespace
+
+Status close_to_strangers(int socket, const Admitted& admitted) {
+  SourceFilter filter;
+  if (admitted.loopback) filter.add_loopback();
+  for (const std::string& address : admitted.addresses) LOCKSTEP_RETURN_IF_ERROR(filter.add(address));
+  std::vector<sock_filter> program = filter.program();
+  sock_fprog handle{static_cast<unsigned short>(program.size()), program.data()};
+  if (program.size() <= BPF_MAXINSNS && setsockopt(socket, SOL_SOCKET, SO_ATTACH_FILTER, &handle, sizeof handle) == 0)
+    return {};
+  const std::string why = program.size() > BPF_MAXINSNS ? "too many" : std::strerror(errno);
+  const int unused = 0;
+  (void)setsockopt(socket, SOL_SOCKET, SO_DETACH_FILTER, &unused, sizeof unused);
+  return {ErrorCode::kUnavailable, fmt::format("cannot close a port to strangers: a filter for {} addresses: {}",
+                                               admitted.addresses.size(), why)};
+}
 
 Result<bool> run_watching_listen(const std::function<void()>& work, const std::function<void(int socket)>& prepare) {
   const Fd done(eventfd(0, EFD_CLOEXEC));

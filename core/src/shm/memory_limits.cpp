@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <fstream>
 
-#include "base/control_groups.h"
+#include "base/host.h"
 
 namespace lockstep::comm {
 namespace {

@@ -34,6 +34,14 @@ std::size_t size_of_file(int fd) {
   return fstat(fd, &info) == 0 ? static_cast<std::size_t>(info.st_size) : 0;
 }
 
+constexpr auto kLastMoments = std::chrono::milliseconds(200);  // of a process that is ending
+
+bool has_ended(int process, Deadline deadline) {
+  pollfd entry{process, POLLIN, 0};
+  const auto ready = poll_until(std::span(&entry, 1), deadline);
+  return ready.ok() && (entry.revents & POLLIN) != 0;
+}
+
 }  // namespace
 
 Result<Fd> hold_owner_lock(int arena) {
@@ -88,18 +96,6 @@ bool ArenaView::owner_runs() const {
   struct flock lock = owner_lock();
   return fcntl(fd_.get(), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
-
-namespace {
-
-constexpr auto kLastMoments = std::chrono::milliseconds(200);  // of a process that is ending
-
-bool has_ended(int process, Deadline deadline) {
-  pollfd entry{process, POLLIN, 0};
-  const auto ready = poll_until(std::span(&entry, 1), deadline);
-  return ready.ok() && (entry.revents & POLLIN) != 0;
-}
-
-}  // namespace
 
 bool Peer::is_gone() const {
   return (process->valid() && has_ended(process->get(), Deadline::after(std::chrono::nanoseconds(0)))) ||

@@ -1,10 +1,9 @@
-#include "base/control_groups.h"
-
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
+#include "base/host.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep {

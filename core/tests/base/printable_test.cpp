@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "base/valid_utf8.h"
-
 namespace lockstep {
 namespace {
 

@@ -210,18 +210,7 @@ TEST(RunFault, ProgramsThatAreFoundNeverEndWithTheCodeOfMissingOnes) {
 }
 
 // The limit holds for memfds, in which the supervisor's program and the list of workers are.
-TEST(RunFault, ALimitOnFileSizesIsTheWorkersAlone) {
-  const std::string user = std::to_string(1'000'000'000 + getpid());
-  std::vector<std::string> words{"setpriv", "--reuid",        user,      "--regid",
-                                 user,      "--clear-groups", "prlimit", "--fsize=1024:2097152"};
-  const std::vector<std::string> run = job(2, "prlimit --fsize --noheadings --raw --output SOFT,HARD");
-  words.insert(words.end(), run.begin(), run.end());
-  const Finished end = run_program(words);
-  EXPECT_EQ(end.exit_code, 0) << end.err;
-  EXPECT_EQ(sorted_lines(end.out), (Lines{"[rank 0]: 1024 2097152", "[rank 1]: 1024 2097152"}));
-}
-
-TEST(RunFault, AHardLimitOnFileSizesIsNamed) {
+TEST(RunFault, ALimitOnFileSizesIsNamed) {
   const std::string user = std::to_string(1'000'000'000 + getpid());
   const Finished end = run_program({"setpriv", "--reuid", user, "--regid", user, "--clear-groups", "prlimit",
                                     "--fsize=1024", LOCKSTEP_PROGRAM, "run", "true"});

@@ -126,20 +126,6 @@ TEST(Program, FindsItselfOutsideOfPath) {
   EXPECT_EQ(find_executable("launch_tests", "/nowhere").value(), own_program().value());
 }
 
-TEST(Program, SaysWhyAFileThatIsThereCannotBeStarted) {
-  const test::ScratchFolder folder;
-  const auto why = [&](const std::string& text) {
-    folder.write("script", text);
-    return why_not_there(folder.path("script"));
-  };
-  EXPECT_NE(why("#!/bin/sh\r\necho\r\n").find("carriage return"), std::string::npos);
-  EXPECT_NE(why("#! /no/python -u\n").find("interpreter '/no/python'"), std::string::npos);
-  EXPECT_NE(why("\x7f"
-                "ELF")
-                .find("built for another system"),
-            std::string::npos);
-}
-
 TEST(OutOfMemory, IsToldByTheControlGroupElseByTheMachine) {
   const test::ScratchFolder folder;
   folder.write("cgroup", "0::/job\n");

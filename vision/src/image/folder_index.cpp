@@ -12,7 +12,6 @@
 #include <string_view>
 
 #include "base/printable.h"
-#include "base/valid_utf8.h"
 #include "lockstep/base/fd.h"
 
 namespace lockstep::data {

@@ -26,9 +26,6 @@ std::vector<std::string> command_line(ProgramKind kind, const std::string& progr
 // else this program itself if that is its name. kNotFound and kPermission say what was searched and what to do.
 Result<std::string> find_executable(const std::string& name, std::string_view search_path);
 
-// Why execve does not find a file that is there.
-std::string why_not_there(const std::string& executable);
-
 // The file of the program that runs.
 Result<std::string> own_program();
 

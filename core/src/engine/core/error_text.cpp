@@ -14,6 +14,45 @@ namespace {
 constexpr std::string_view kThen = ". After that ";
 constexpr std::string_view kCut = "...";
 
+std::string describe_one(const RequestTerms& terms, const Roster& ranks) {
+  std::string name = to_string(terms.kind);
+  const std::string op = terms.op == ReduceOp::kPremulSum ? fmt::format("{} by {}", to_string(terms.op), terms.factor)
+                                                          : std::string(to_string(terms.op));
+  const std::string_view type = to_string(terms.type);
+  switch (terms.kind) {
+    case Kind::kAllReduce: return fmt::format("{} of {} {} ({})", name, terms.count, type, op);
+    case Kind::kReduce:
+      return fmt::format("{} of {} {} ({}) to {}", name, terms.count, type, op, ranks.name(terms.root));
+    case Kind::kBroadcast:
+      return fmt::format("{} of {} bytes of {} from {}", name, terms.count, type, ranks.name(terms.root));
+    case Kind::kReduceScatter: return fmt::format("{} of {} ({})", name, type, op);
+    case Kind::kGather: return fmt::format("{} of {} to {}", name, type, ranks.name(terms.root));
+    case Kind::kScatter: return fmt::format("{} of {} from {}", name, type, ranks.name(terms.root));
+    case Kind::kAllGather:
+    case Kind::kAllToAll: return fmt::format("{} of {}", name, type);
+    default: return name;
+  }
+}
+
+// The pid in this process's namespace; 0 if the process is gone or cannot be seen from here.
+int pid_of(const Fd& process) {
+  std::ifstream info(fmt::format("/proc/self/fdinfo/{}", process.get()));
+  for (std::string word; info >> word;) {
+    int pid = 0;
+    if (word == "Pid:" && info >> pid) return pid < 0 ? 0 : pid;
+  }
+  return 0;
+}
+
+// The state letter in "pid (any name) state ...".
+char state_of(int pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string text;
+  std::getline(file, text);
+  const std::size_t bracket = text.rfind(')');
+  return bracket == std::string::npos || bracket + 2 >= text.size() ? '?' : text[bracket + 2];
+}
+
 }  // namespace
 
 Status loss(const std::string& cause, const std::string& what) {
@@ -42,30 +81,6 @@ std::string shortened(std::string_view message, std::size_t bytes) {
   }
   return std::string(message.substr(0, end)) + std::string(kCut);
 }
-
-namespace {
-
-std::string describe_one(const RequestTerms& terms, const Roster& ranks) {
-  std::string name = to_string(terms.kind);
-  const std::string op = terms.op == ReduceOp::kPremulSum ? fmt::format("{} by {}", to_string(terms.op), terms.factor)
-                                                          : std::string(to_string(terms.op));
-  const std::string_view type = to_string(terms.type);
-  switch (terms.kind) {
-    case Kind::kAllReduce: return fmt::format("{} of {} {} ({})", name, terms.count, type, op);
-    case Kind::kReduce:
-      return fmt::format("{} of {} {} ({}) to {}", name, terms.count, type, op, ranks.name(terms.root));
-    case Kind::kBroadcast:
-      return fmt::format("{} of {} bytes of {} from {}", name, terms.count, type, ranks.name(terms.root));
-    case Kind::kReduceScatter: return fmt::format("{} of {} ({})", name, type, op);
-    case Kind::kGather: return fmt::format("{} of {} to {}", name, type, ranks.name(terms.root));
-    case Kind::kScatter: return fmt::format("{} of {} from {}", name, type, ranks.name(terms.root));
-    case Kind::kAllGather:
-    case Kind::kAllToAll: return fmt::format("{} of {}", name, type);
-    default: return name;
-  }
-}
-
-}  // namespace
 
 std::string describe(const RequestTerms& terms, const Roster& ranks) {
   const std::string list = terms.list > 1 ? fmt::format(" in a list of {}", terms.list) : std::string();
@@ -131,29 +146,6 @@ Status disagreement(const GroupNames& names, std::uint64_t sequence, Kind kind, 
               names.group, sequence, to_string(kind), names.ranks.name(sizes.to), sizes.wanted,
               names.ranks.name(sizes.from), sizes.sent)};
 }
-
-namespace {
-
-// The pid in this process's namespace; 0 if the process is gone or cannot be seen from here.
-int pid_of(const Fd& process) {
-  std::ifstream info(fmt::format("/proc/self/fdinfo/{}", process.get()));
-  for (std::string word; info >> word;) {
-    int pid = 0;
-    if (word == "Pid:" && info >> pid) return pid < 0 ? 0 : pid;
-  }
-  return 0;
-}
-
-// The state letter in "pid (any name) state ...".
-char state_of(int pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  std::string text;
-  std::getline(file, text);
-  const std::size_t bracket = text.rfind(')');
-  return bracket == std::string::npos || bracket + 2 >= text.size() ? '?' : text[bracket + 2];
-}
-
-}  // namespace
 
 std::string condition_of(const Fd& process) {
   if (!process.valid()) return {};

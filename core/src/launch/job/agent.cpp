@@ -155,50 +155,6 @@ Result<std::unique_ptr<NodeLink>> meet(const JobOptions& options, SignalWatch& s
   return NodeLink::join(meeting, std::move(info), signals.fd());
 }
 
-}  // namespace
-
-Result<int> run_job(const JobOptions& given) {
-  LOCKSTEP_RETURN_IF_ERROR(check(given));
-  JobOptions options = given;
-  // Must come first: threads inherit the signal mask.
-  SignalWatch signals;
-  // Meets the other nodes before anything else is made: it may take minutes.
-  const auto meeting = meet(options, signals);
-  if (meeting.status().code() == ErrorCode::kAborted) return 128 + signals.take();
-  LOCKSTEP_RETURN_IF_ERROR(meeting.status());
-  NodeLink* const nodes = meeting.value().get();
-  LOCKSTEP_ASSIGN_OR_RETURN(const JobSpec job, describe_job(options, nodes));
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto consoles, Consoles::open());
-  const auto logs = start_logs(options, job, *consoles, signals);
-  LogFiles* const files = logs.ok() ? logs.value().get() : nullptr;
-  Subreaper subreaper;
-  Standby standby(options);
-  Result<JobEnd> end = logs.status();
-  if (logs.ok() && nodes != nullptr) end = NodeAgent(options, job, *nodes, *consoles, files, signals, standby).run();
-  if (logs.ok() && nodes == nullptr) end = run_attempts(options, job, *consoles, files, signals, standby);
-  const Status waiting = standby.end();
-  if (!waiting.ok()) consoles->err().say("lockstep: " + waiting.message());
-  if (logs.status().code() == ErrorCode::kAborted) {
-    consoles->err().say("lockstep: " + logs.status().message());
-    end = JobEnd{.code = 128 + signals.take(), .signalled = true};
-  }
-  if (!end.ok()) subreaper.end_all(options.end_timeout);
-  // A reader that has stopped reading must not keep us for long, in particular after a signal; nor must a disk. A
-  // worker's exit code may be above 128 too: that is no reason to cut off its output.
-  const bool signalled = end.ok() && end.value().signalled;
-  const std::chrono::milliseconds patience = output_patience(options);
-  const auto deadline = [&] { return signalled ? Deadline::after(patience) : Deadline::never(); };
-  if (end.ok()) write_error_report(options, job.run_id, end.value(), files, signals);
-  if (files != nullptr) files->finish(signals.fd(), deadline());
-  consoles->finish(signals, deadline(), patience);
-  // The others may still be ending their workers.
-  if (nodes != nullptr) nodes->leave(signals.fd(), Deadline::after(options.grace + kFarewell));
-  if (!end.ok()) return end.status();
-  return end.value().code;
-}
-
-namespace {
-
 std::string seconds(std::chrono::milliseconds time) {
   return fmt::format("{:g} s", std::chrono::duration<double>(time).count());
 }
@@ -273,6 +229,46 @@ std::string describe_output(const JobOptions& options) {
 }
 
 }  // namespace
+
+Result<int> run_job(const JobOptions& given) {
+  LOCKSTEP_RETURN_IF_ERROR(check(given));
+  JobOptions options = given;
+  // Must come first: threads inherit the signal mask.
+  SignalWatch signals;
+  // Meets the other nodes before anything else is made: it may take minutes.
+  const auto meeting = meet(options, signals);
+  if (meeting.status().code() == ErrorCode::kAborted) return 128 + signals.take();
+  LOCKSTEP_RETURN_IF_ERROR(meeting.status());
+  NodeLink* const nodes = meeting.value().get();
+  LOCKSTEP_ASSIGN_OR_RETURN(const JobSpec job, describe_job(options, nodes));
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto consoles, Consoles::open());
+  const auto logs = start_logs(options, job, *consoles, signals);
+  LogFiles* const files = logs.ok() ? logs.value().get() : nullptr;
+  Subreaper subreaper;
+  Standby standby(options);
+  Result<JobEnd> end = logs.status();
+  if (logs.ok() && nodes != nullptr) end = NodeAgent(options, job, *nodes, *consoles, files, signals, standby).run();
+  if (logs.ok() && nodes == nullptr) end = run_attempts(options, job, *consoles, files, signals, standby);
+  const Status waiting = standby.end();
+  if (!waiting.ok()) consoles->err().say("lockstep: " + waiting.message());
+  if (logs.status().code() == ErrorCode::kAborted) {
+    consoles->err().say("lockstep: " + logs.status().message());
+    end = JobEnd{.code = 128 + signals.take(), .signalled = true};
+  }
+  if (!end.ok()) subreaper.end_all(options.end_timeout);
+  // A reader that has stopped reading must not keep us for long, in particular after a signal; nor must a disk. A
+  // worker's exit code may be above 128 too: that is no reason to cut off its output.
+  const bool signalled = end.ok() && end.value().signalled;
+  const std::chrono::milliseconds patience = output_patience(options);
+  const auto deadline = [&] { return signalled ? Deadline::after(patience) : Deadline::never(); };
+  if (end.ok()) write_error_report(options, job.run_id, end.value(), files, signals);
+  if (files != nullptr) files->finish(signals.fd(), deadline());
+  consoles->finish(signals, deadline(), patience);
+  // The others may still be ending their workers.
+  if (nodes != nullptr) nodes->leave(signals.fd(), Deadline::after(options.grace + kFarewell));
+  if (!end.ok()) return end.status();
+  return end.value().code;
+}
 
 std::string describe_plan(const JobOptions& options) {
   const Environment environment = Environment::of_process();

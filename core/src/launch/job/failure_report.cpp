@@ -22,7 +22,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/control_groups.h"
+#include "base/host.h"
 #include "base/printable.h"
 #include "base/random.h"
 #include "base/regular_file.h"
@@ -45,33 +45,6 @@ std::string indented(std::string_view text) {
   }
   return result;
 }
-
-}  // namespace
-
-std::string format_failure(const Failure& failure) {
-  std::string text = fmt::format("lockstep: rank {} failed first: {}\n", failure.rank, describe_exit(failure.exit));
-  const std::string node = failure.node_rank < 0 ? "" : fmt::format("node {}, ", failure.node_rank);
-  text += fmt::format("  {}host {}, pid {}, local rank {}, ran {:.2f} s", node, failure.host, failure.exit.pid,
-                      failure.local_rank, std::chrono::duration<double>(failure.exit.run_time).count());
-  if (failure.max_restarts > 0) text += fmt::format(", after {} of {} restarts", failure.attempt, failure.max_restarts);
-  text += fmt::format("\n  command: {}", failure.command);
-  if (!failure.error.empty()) text += fmt::format("\n  its error: {}", indented(failure.error));
-  if (!failure.stderr_seen) return text;
-  if (failure.stderr_tail.empty()) return text + "\n  it wrote nothing to stderr";
-  text += "\n  the end of its stderr:";
-  for (const std::string& line : failure.stderr_tail) text += "\n    " + line;
-  return text;
-}
-
-int exit_code_of(const Exit& exit) {
-  return exit.signal != 0 ? 128 + exit.signal : exit.code;
-}
-
-int exit_code_of(const Status& program) {
-  return program.code() == ErrorCode::kNotFound ? 127 : 126;
-}
-
-namespace {
 
 using nlohmann::json;
 
@@ -116,7 +89,57 @@ Fd lock_folder(const std::string& path) {
   return folder;
 }
 
+// The number in the line "oom_kill 3".
+std::optional<std::uint64_t> kills_in(const std::string& path) {
+  std::ifstream file(path);
+  std::string name;
+  for (std::uint64_t count = 0; file >> name >> count;) {
+    if (name == "oom_kill") return count;
+  }
+  return std::nullopt;
+}
+
+// An earlier job of this name may have left it.
+Result<bool> remove_report(const std::string& path) {
+  std::error_code error;
+  std::filesystem::remove(path, error);
+  if (!error) return true;
+  return Status::from_errno(fmt::format("cannot remove the error file '{}' of an earlier job", path), error.value());
+}
+
+Result<bool> write_report(const std::string& path, const std::string& report) {
+  std::error_code ignored;  // writing says what is wrong
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
+  std::ofstream file(path, std::ios::trunc);
+  file << report << std::flush;
+  if (file.good()) return true;
+  return Status::from_errno(fmt::format("cannot write the error file '{}'", path), errno);
+}
+
 }  // namespace
+
+std::string format_failure(const Failure& failure) {
+  std::string text = fmt::format("lockstep: rank {} failed first: {}\n", failure.rank, describe_exit(failure.exit));
+  const std::string node = failure.node_rank < 0 ? "" : fmt::format("node {}, ", failure.node_rank);
+  text += fmt::format("  {}host {}, pid {}, local rank {}, ran {:.2f} s", node, failure.host, failure.exit.pid,
+                      failure.local_rank, std::chrono::duration<double>(failure.exit.run_time).count());
+  if (failure.max_restarts > 0) text += fmt::format(", after {} of {} restarts", failure.attempt, failure.max_restarts);
+  text += fmt::format("\n  command: {}", failure.command);
+  if (!failure.error.empty()) text += fmt::format("\n  its error: {}", indented(failure.error));
+  if (!failure.stderr_seen) return text;
+  if (failure.stderr_tail.empty()) return text + "\n  it wrote nothing to stderr";
+  text += "\n  the end of its stderr:";
+  for (const std::string& line : failure.stderr_tail) text += "\n    " + line;
+  return text;
+}
+
+int exit_code_of(const Exit& exit) {
+  return exit.signal != 0 ? 128 + exit.signal : exit.code;
+}
+
+int exit_code_of(const Status& program) {
+  return program.code() == ErrorCode::kNotFound ? 127 : 126;
+}
 
 ErrorFiles::~ErrorFiles() {
   std::error_code ignored;  // files that nobody reads any more
@@ -174,20 +197,6 @@ std::string error_report(const Failure* failure, const std::string& reason, int 
   return report.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
-namespace {
-
-// The number in the line "oom_kill 3".
-std::optional<std::uint64_t> kills_in(const std::string& path) {
-  std::ifstream file(path);
-  std::string name;
-  for (std::uint64_t count = 0; file >> name >> count;) {
-    if (name == "oom_kill") return count;
-  }
-  return std::nullopt;
-}
-
-}  // namespace
-
 MemoryKills memory_kills(const std::string& memberships, const std::string& mount, const std::string& vmstat) {
   for (const ControlGroup& group : control_groups("memory", memberships, mount)) {
     const auto count = kills_in(group.folder + (group.version_1 ? "/memory.oom_control" : "/memory.events"));
@@ -205,27 +214,6 @@ std::string lack_of_memory(const MemoryKills& before, const MemoryKills& now) {
       "among them; give the job more memory, or its workers less to hold",
       now.count - before.count, now.count - before.count == 1 ? "" : "es", now.place);
 }
-
-namespace {
-
-// An earlier job of this name may have left it.
-Result<bool> remove_report(const std::string& path) {
-  std::error_code error;
-  std::filesystem::remove(path, error);
-  if (!error) return true;
-  return Status::from_errno(fmt::format("cannot remove the error file '{}' of an earlier job", path), error.value());
-}
-
-Result<bool> write_report(const std::string& path, const std::string& report) {
-  std::error_code ignored;  // writing says what is wrong
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
-  std::ofstream file(path, std::ios::trunc);
-  file << report << std::flush;
-  if (file.good()) return true;
-  return Status::from_errno(fmt::format("cannot write the error file '{}'", path), errno);
-}
-
-}  // namespace
 
 void write_error_report(const JobOptions& options, const std::string& run_id, const JobEnd& end, LogFiles* logs,
                         SignalWatch& signals) {

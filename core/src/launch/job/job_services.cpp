@@ -7,7 +7,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <memory>
 #include <utility>
 
 #include "base/random.h"
@@ -16,13 +15,6 @@ namespace lockstep::launch {
 namespace {
 
 constexpr std::size_t kKeyBytes = 32;
-
-struct AddressList {
-  ~AddressList() {
-    if (first != nullptr) freeaddrinfo(first);
-  }
-  addrinfo* first = nullptr;
-};
 
 int bound_port(int socket) {
   sockaddr_storage address{};
@@ -58,13 +50,10 @@ Result<std::string> make_job_key() {
 }
 
 Result<ReservedPort> reserve_port(const std::string& host, int port) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE;
-  AddressList addresses;
-  const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &addresses.first);
-  if (error != 0) return not_here(host, gai_strerror(error));
-  const addrinfo& address = *addresses.first;
+  int error = 0;
+  const AddressList addresses = find_addresses(host, std::to_string(port).c_str(), SOCK_STREAM, AI_PASSIVE, &error);
+  if (addresses == nullptr) return not_here(host, gai_strerror(error));
+  const addrinfo& address = *addresses;
   ReservedPort reserved;
   reserved.socket.reset(socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!reserved.socket.valid()) return Status::from_errno("cannot make a socket for MASTER_PORT", errno);

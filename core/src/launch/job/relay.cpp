@@ -5,8 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
 #include <functional>
 #include <utility>
 
@@ -34,10 +32,9 @@ Result<Fd> Relay::make_channel(WorkerStream::Settings& settings) {
       log::info("workers write to pipes, so lines of C and C++ programs may come late: " + pty.status().message());
     }
   }
-  std::array<int, 2> ends{-1, -1};
-  if (pipe2(ends.data(), O_CLOEXEC) != 0) return Status::from_errno("cannot make a pipe for a worker's output", errno);
-  workers_ends_.emplace_back(ends[1]);
-  return Fd(ends[0]);
+  LOCKSTEP_ASSIGN_OR_RETURN(FdPair pipe, make_pipe("cannot make a pipe for a worker's output"));
+  workers_ends_.push_back(std::move(pipe.writer));
+  return std::move(pipe.reader);
 }
 
 Result<Relay::OpenFile> Relay::open_log(const JobOptions& options, const JobSpec& job, int rank, const char* stream) {

@@ -5,10 +5,8 @@
 #include <fmt/ranges.h>
 #include <poll.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
@@ -28,11 +26,6 @@
 namespace lockstep::launch {
 namespace {
 
-struct ReportPipe {
-  Fd reader;
-  Fd writer;
-};
-
 std::vector<std::string> own_arguments() {
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
   std::vector<std::string> arguments;
@@ -40,17 +33,12 @@ std::vector<std::string> own_arguments() {
   return arguments;
 }
 
-Result<std::vector<ReportPipe>> make_pipes(int count) {
-  std::vector<ReportPipe> pipes(static_cast<std::size_t>(count));
-  for (ReportPipe& pipe : pipes) {
-    std::array<int, 2> ends{-1, -1};
-    if (pipe2(ends.data(), O_CLOEXEC) != 0) {
-      return Status::from_errno(fmt::format("spawn: cannot make the pipes for {} processes", count), errno);
-    }
-    pipe.reader.reset(ends[0]);
-    pipe.writer.reset(ends[1]);
+Result<std::vector<FdPair>> make_pipes(int count) {
+  std::vector<FdPair> pipes(static_cast<std::size_t>(count));
+  for (FdPair& pipe : pipes) {
+    LOCKSTEP_ASSIGN_OR_RETURN(pipe, make_pipe(fmt::format("spawn: cannot make the pipes for {} processes", count)));
     // A rank's child may still hold the pipe open, so never wait for its end. The rank's report is there when it exits.
-    fcntl(ends[0], F_SETFL, O_NONBLOCK);
+    fcntl(pipe.reader.get(), F_SETFL, O_NONBLOCK);
   }
   return pipes;
 }
@@ -61,7 +49,7 @@ unsigned long long inode_of(int fd) {
 }
 
 Result<std::vector<Command>> make_commands(const SpawnOptions& options, int call, const JobSpec& job,
-                                           const std::vector<ReportPipe>& pipes, int null_fd) {
+                                           const std::vector<FdPair>& pipes, int null_fd) {
   Command common;
   LOCKSTEP_ASSIGN_OR_RETURN(common.executable, own_program());
   common.arguments = options.argv.empty() ? own_arguments() : options.argv;
@@ -98,7 +86,7 @@ Status describe_failure(const Exit& exit, const SpawnReport& report, std::size_t
 }
 
 // The failure to report after the first failed exit: the earliest exception, or this exit if it came before them.
-Status earliest_failure(const Exit& exit, const std::vector<ReportPipe>& pipes, int call) {
+Status earliest_failure(const Exit& exit, const std::vector<FdPair>& pipes, int call) {
   int rank = exit.index;
   std::int64_t when = exit.when.time_since_epoch().count();
   std::optional<std::string> error;
@@ -123,7 +111,7 @@ bool wait_readable(int fd, Deadline deadline) {
 
 class Join {
  public:
-  Join(ProcessTree& tree, const JobSpec& job, const std::vector<ReportPipe>& pipes, int call)
+  Join(ProcessTree& tree, const JobSpec& job, const std::vector<FdPair>& pipes, int call)
       : tree_(tree), job_(job), pipes_(pipes), call_(call), exited_(pipes.size(), false) {}
 
   Status run(const SpawnOptions& options) {
@@ -208,7 +196,7 @@ class Join {
 
   ProcessTree& tree_;
   const JobSpec& job_;
-  const std::vector<ReportPipe>& pipes_;
+  const std::vector<FdPair>& pipes_;
   int call_;
   std::chrono::milliseconds grace_{0};
   std::vector<bool> exited_;
@@ -224,13 +212,13 @@ Status run_parent(const SpawnOptions& options, int call) {
   job.world_size = options.nprocs;
   LOCKSTEP_ASSIGN_OR_RETURN(job.job_key, make_job_key());
   LOCKSTEP_ASSIGN_OR_RETURN(const JobServices services, JobServices::start(job));
-  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<ReportPipe> pipes, make_pipes(options.nprocs));
+  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<FdPair> pipes, make_pipes(options.nprocs));
   const Fd null_fd(open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (!null_fd.valid()) return Status::from_errno("spawn: cannot open /dev/null", errno);
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Command> commands,
                             make_commands(options, call, job, pipes, null_fd.get()));
   LOCKSTEP_ASSIGN_OR_RETURN(ProcessTree tree, ProcessTree::start(commands));
-  for (ReportPipe& pipe : pipes) pipe.writer.reset();
+  for (FdPair& pipe : pipes) pipe.writer.reset();
   return Join(tree, job, pipes, call).run(options);
 }
 

@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <csignal>
 #include <deque>
@@ -45,11 +44,8 @@ constexpr int kMostLogReads = 1024;
 // The address from which this machine reaches a host; empty: its name is not known here (it may be ssh's alone).
 std::string address_towards(const std::string& name) {
   const std::string host = name.substr(name.rfind('@') == std::string::npos ? 0 : name.rfind('@') + 1);
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_DGRAM;
-  addrinfo* raw = nullptr;
-  if (getaddrinfo(host.c_str(), "22", &hints, &raw) != 0) return {};
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> found(raw, &freeaddrinfo);
+  const AddressList found = find_addresses(host, "22", SOCK_DGRAM, 0);
+  if (found == nullptr) return {};
   const Fd probe(socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   // Sends nothing: the kernel looks up the route.
   if (!probe.valid() || connect(probe.get(), found->ai_addr, found->ai_addrlen) != 0) return {};
@@ -179,15 +175,13 @@ Status HostsJob::open_meeting() {
 }
 
 Status HostsJob::add_stream(Console& console, int& fd, Tail* tail) {
-  std::array<int, 2> ends{-1, -1};
-  if (pipe2(ends.data(), O_CLOEXEC) != 0)
-    return Status::from_errno("cannot make a pipe for a launcher's output", errno);
-  fd = ends[1];
-  launchers_ends_.emplace_back(ends[1]);
+  LOCKSTEP_ASSIGN_OR_RETURN(FdPair pipe, make_pipe("cannot make a pipe for a launcher's output"));
+  fd = pipe.writer.get();
+  launchers_ends_.push_back(std::move(pipe.writer));
   WorkerStream::Settings settings;
   settings.console = &console;
   settings.tail = tail;
-  streams_.push_back(std::make_unique<WorkerStream>(Fd(ends[0]), nullptr, std::move(settings)));
+  streams_.push_back(std::make_unique<WorkerStream>(std::move(pipe.reader), nullptr, std::move(settings)));
   return {};
 }
 

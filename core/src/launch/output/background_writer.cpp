@@ -35,6 +35,31 @@ extern "C" void* run_body(void* argument) {
   return nullptr;
 }
 
+// Afterwards `bytes` holds the rest that was not written.
+int write_all(int fd, std::string_view& bytes, const std::atomic<bool>* stop) {
+  while (!bytes.empty()) {
+    if (stop != nullptr && *stop) return EINTR;
+    const ssize_t size = write(fd, bytes.data(), bytes.size());
+    if (size >= 0) {
+      bytes.remove_prefix(static_cast<std::size_t>(size));
+    } else if (errno == EAGAIN) {
+      pollfd waited{fd, POLLOUT, 0};  // another program that shares the file has made it non-blocking
+      poll(&waited, 1, -1);
+    } else if (errno != EINTR) {
+      return errno;
+    }
+  }
+  return 0;
+}
+
+constexpr std::size_t kWrittenChunk = 4096;  // small: a slow terminal shows progress, and a pipe takes it in one piece
+// The size of the first whole lines of `text`, up to kWrittenChunk bytes.
+std::size_t whole_lines(std::string_view text) {
+  if (text.size() <= kWrittenChunk) return text.size();
+  const std::size_t end = text.rfind('\n', kWrittenChunk - 1);
+  return end == std::string_view::npos ? kWrittenChunk : end + 1;
+}
+
 }  // namespace
 
 Result<OutputThread> OutputThread::start(std::function<void()> body) {
@@ -68,27 +93,6 @@ void OutputThread::end() const {
   sigaction(kInterrupt, &before, nullptr);
 }
 
-namespace {
-
-// Afterwards `bytes` holds the rest that was not written.
-int write_all(int fd, std::string_view& bytes, const std::atomic<bool>* stop) {
-  while (!bytes.empty()) {
-    if (stop != nullptr && *stop) return EINTR;
-    const ssize_t size = write(fd, bytes.data(), bytes.size());
-    if (size >= 0) {
-      bytes.remove_prefix(static_cast<std::size_t>(size));
-    } else if (errno == EAGAIN) {
-      pollfd waited{fd, POLLOUT, 0};  // another program that shares the file has made it non-blocking
-      poll(&waited, 1, -1);
-    } else if (errno != EINTR) {
-      return errno;
-    }
-  }
-  return 0;
-}
-
-}  // namespace
-
 int LossyFile::write(int fd, std::string_view bytes, const std::atomic<bool>* stop) {
   int error = 0;
   if (reason_ != 0) {
@@ -107,18 +111,6 @@ int LossyFile::write(int fd, std::string_view bytes, const std::atomic<bool>* st
   missing_lines_ += static_cast<std::size_t>(std::count(bytes.begin(), bytes.end(), '\n'));
   return error;
 }
-
-namespace {
-
-constexpr std::size_t kWrittenChunk = 4096;  // small: a slow terminal shows progress, and a pipe takes it in one piece
-// The size of the first whole lines of `text`, up to kWrittenChunk bytes.
-std::size_t whole_lines(std::string_view text) {
-  if (text.size() <= kWrittenChunk) return text.size();
-  const std::size_t end = text.rfind('\n', kWrittenChunk - 1);
-  return end == std::string_view::npos ? kWrittenChunk : end + 1;
-}
-
-}  // namespace
 
 struct BackgroundWriter::State {
   State(int descriptor, Fd event_fd) : fd(descriptor), event(std::move(event_fd)) {}

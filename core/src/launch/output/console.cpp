@@ -26,6 +26,19 @@ void add(std::string& queue, std::string_view prefix, std::string_view text) {
   queue += text;
 }
 
+bool same_file(int first, int second) {
+  struct stat a {};
+  struct stat b {};
+  return fstat(first, &a) == 0 && fstat(second, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+// The largest size that every user may set. If the pipe holds all output, we can exit while its reader (a pager) is
+// slow.
+void make_room_in_pipe(int fd) {
+  struct stat info {};
+  if (fstat(fd, &info) == 0 && S_ISFIFO(info.st_mode)) fcntl(fd, F_SETPIPE_SZ, 1 << 20);
+}
+
 }  // namespace
 
 void Console::line(const void* owner, std::string_view prefix, std::string_view text) {
@@ -104,23 +117,6 @@ void Console::flush() {
   writer_->add(queue_);
   queue_.clear();
 }
-
-namespace {
-
-bool same_file(int first, int second) {
-  struct stat a {};
-  struct stat b {};
-  return fstat(first, &a) == 0 && fstat(second, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
-}
-
-// The largest size that every user may set. If the pipe holds all output, we can exit while its reader (a pager) is
-// slow.
-void make_room_in_pipe(int fd) {
-  struct stat info {};
-  if (fstat(fd, &info) == 0 && S_ISFIFO(info.st_mode)) fcntl(fd, F_SETPIPE_SZ, 1 << 20);
-}
-
-}  // namespace
 
 Result<std::unique_ptr<Consoles>> Consoles::open() {
   const bool same = same_file(STDOUT_FILENO, STDERR_FILENO);

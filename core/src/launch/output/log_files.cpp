@@ -32,6 +32,13 @@ Status unwritable(const std::string& path, int error) {
   return Status::from_errno(fmt::format("cannot write logs to '{}' (--log-dir)", path), error);
 }
 
+using Clock = Deadline::Clock;
+
+// As for a console, by file.
+constexpr std::size_t kQueueLimit = std::size_t{512} << 10;
+constexpr std::size_t kHardLimit = std::size_t{4} << 20;
+constexpr std::size_t kChunk = std::size_t{64} << 10;  // one file's share before it is the next one's turn
+
 }  // namespace
 
 Result<Fd> open_log_file(const std::string& path) {
@@ -97,17 +104,6 @@ std::string read_end_of_file(const std::string& path, std::size_t bytes) {
   text.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
   return text;
 }
-
-namespace {
-
-using Clock = Deadline::Clock;
-
-// As for a console, by file.
-constexpr std::size_t kQueueLimit = std::size_t{512} << 10;
-constexpr std::size_t kHardLimit = std::size_t{4} << 20;
-constexpr std::size_t kChunk = std::size_t{64} << 10;  // one file's share before it is the next one's turn
-
-}  // namespace
 
 struct LogFile::Entry {
   Fd file;

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "base/control_groups.h"
+#include "base/host.h"
 #include "lockstep/base/environment.h"
 
 namespace lockstep::launch {

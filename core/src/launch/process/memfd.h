@@ -8,8 +8,8 @@
 
 namespace lockstep::launch {
 
-// Writes all bytes to a new memfd. The limit on the size of files (RLIMIT_FSIZE, ulimit -f) holds for memfds too. This
-// writes up to the hard limit, or without a limit where this process may raise it. Errors say what the memfd is for.
+// Writes all bytes to a new memfd. The limit on the size of files (RLIMIT_FSIZE, ulimit -f) holds for memfds too:
+// beyond it this is an error. Errors say what the memfd is for.
 Status write_memfd(int fd, std::string_view bytes, std::string_view purpose);
 
 // A new memfd with the supervisor's program (supervisor/main.cpp), which this library carries as bytes; executable as

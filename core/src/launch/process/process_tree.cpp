@@ -1,6 +1,5 @@
 #include "launch/process/process_tree.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <spawn.h>
@@ -151,7 +150,10 @@ Status start_failure(int index, const Command& command, int error) {
   }
   Status plain = Status::from_errno(what, error);
   if (error == ENOENT && access(command.executable.c_str(), F_OK) == 0) {
-    return Status(ErrorCode::kNotFound, fmt::format("{}: {}", what, why_not_there(command.executable)));
+    return Status(ErrorCode::kNotFound,
+                  what +
+                      ": the file is there, but not the loader or library path that it names, or the interpreter "
+                      "of its first line, where a carriage return at the line's end (Windows) belongs to the name");
   }
   if (error == ENOENT) return Status(ErrorCode::kNotFound, plain.message());
   if (error == EACCES || error == EPERM) return Status(ErrorCode::kPermission, plain.message());
@@ -196,16 +198,12 @@ ProcessTree::~ProcessTree() {
 }
 
 Result<ProcessTree> ProcessTree::begin(std::span<const Command> commands, const std::string& folder) {
-  std::array<int, 2> pair{-1, -1};
-  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data()) != 0) {
-    return Status::from_errno("cannot make a socket pair for the process that supervises the ranks", errno);
-  }
-  Fd ours(pair[0]);
-  Fd theirs(pair[1]);
-  const Result<pid_t> supervisor = start_supervisor(commands, folder, theirs.get());
+  LOCKSTEP_ASSIGN_OR_RETURN(FdPair pair,
+                            make_socket_pair("cannot make a socket pair for the process that supervises the ranks"));
+  const Result<pid_t> supervisor = start_supervisor(commands, folder, pair.writer.get());
   if (!supervisor.ok()) return supervisor_failure(supervisor.status());
-  theirs.reset();
-  return ProcessTree(std::move(ours), supervisor.value(), commands.size());
+  pair.writer.reset();
+  return ProcessTree(std::move(pair.reader), supervisor.value(), commands.size());
 }
 
 Result<ProcessTree> ProcessTree::start(std::span<const Command> commands, int interrupt_fd, const std::string& folder) {

@@ -6,9 +6,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-
-#include "base/printable.h"
 
 namespace lockstep::launch {
 namespace {
@@ -80,24 +77,6 @@ Result<std::string> own_program() {
   const std::filesystem::path self(path);
   if (self.filename() == "lockstep-config") path = (self.parent_path() / "lockstep").string();
   return path;
-}
-
-std::string why_not_there(const std::string& executable) {
-  std::string line;
-  std::getline(std::ifstream(executable), line);
-  if (!line.starts_with("#!")) {
-    return "the file is there, but not the loader or library path that it names; was it built for another system? "
-           "(file, ldd)";
-  }
-  if (line.ends_with('\r')) {
-    return fmt::format(
-        "its first line ends with a carriage return, as in files of Windows, so the system looks for an "
-        "interpreter with that name; remove them: sed -i 's/\\r$//' {}",
-        executable);
-  }
-  const std::size_t begin = std::min(line.find_first_not_of(" \t", 2), line.size());
-  const std::string interpreter = line.substr(begin, line.find_first_of(" \t", begin) - begin);
-  return fmt::format("its first line names the interpreter '{}', which is not there", printable(interpreter));
 }
 
 }  // namespace lockstep::launch

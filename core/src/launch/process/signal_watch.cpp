@@ -3,7 +3,7 @@
 #include <pthread.h>
 #include <sys/signalfd.h>
 
-#include "base/signals.h"
+#include "base/poll.h"
 
 namespace lockstep::launch {
 

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -11,36 +10,25 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <span>
 #include <system_error>
 #include <thread>
 #include <utility>
 
+#include "base/poll.h"
 #include "launch/job/failure_report.h"
 #include "launch/standby/hook.h"
 #include "launch/supervisor/descendants.h"
 #include "lockstep/base/log.h"
+#include "store/tcp/unix_socket.h"
 
 namespace lockstep::launch {
 namespace {
 
 // After this time the workers are started anew. To start a process takes milliseconds.
 constexpr std::chrono::seconds kStartPatience{2};
-
-struct SocketPair {
-  Fd ours;
-  Fd theirs;
-};
-
-Result<SocketPair> make_pair() {
-  std::array<int, 2> pair{-1, -1};
-  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data()) != 0) {
-    return Status::from_errno("cannot make a socket pair", errno);
-  }
-  return SocketPair{Fd(pair[0]), Fd(pair[1])};
-}
 
 std::string entry_for(int socket) {
   struct stat info {};
@@ -125,15 +113,15 @@ Status Standby::start() {
   if (!null_fd.valid()) return Status::from_errno("cannot open /dev/null", errno);
   std::vector<Fd> theirs;
   for (Command& command : commands_) {
-    LOCKSTEP_ASSIGN_OR_RETURN(SocketPair pair, make_pair());
+    LOCKSTEP_ASSIGN_OR_RETURN(FdPair pair, make_socket_pair("cannot make a socket pair"));
     command.stdin_fd = command.stdout_fd = command.stderr_fd = null_fd.get();
-    command.report_fd = pair.theirs.get();
+    command.report_fd = pair.writer.get();
     command.low_priority = true;
     std::erase_if(command.environment,
                   [](const std::string& entry) { return entry.starts_with(kStandbyVariable + std::string("=")); });
-    command.environment.insert(command.environment.begin(), entry_for(pair.theirs.get()));
-    sockets_.push_back(std::move(pair.ours));
-    theirs.push_back(std::move(pair.theirs));
+    command.environment.insert(command.environment.begin(), entry_for(pair.writer.get()));
+    sockets_.push_back(std::move(pair.reader));
+    theirs.push_back(std::move(pair.writer));
   }
   file_ = program_file(commands_.front().executable);
   LOCKSTEP_ASSIGN_OR_RETURN(ProcessTree tree, ProcessTree::begin(commands_, error_files_->folder()));
@@ -167,21 +155,9 @@ void Standby::send(std::size_t number, const std::string& changes, const Command
   const pid_t pid = tree_->pids()[number];
   setpriority(PRIO_PGRP, static_cast<id_t>(pid), getpriority(PRIO_PROCESS, 0));
   kill(-pid, SIGCONT);
-  iovec bytes{const_cast<char*>(changes.data()), changes.size()};
   const std::array<int, 3> fds{worker.stdin_fd, worker.stdout_fd, worker.stderr_fd};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof fds)> control{};
-  msghdr message{};
-  message.msg_iov = &bytes;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  cmsghdr* const header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof fds);
-  std::memcpy(CMSG_DATA(header), fds.data(), sizeof fds);
-  while (sendmsg(sockets_[number].get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 && errno == EINTR) {
-  }
+  const Deadline at_once = Deadline::after(std::chrono::nanoseconds(0));
+  static_cast<void>(comm::send_message(sockets_[number].get(), std::as_bytes(std::span(changes)), fds, at_once));
 }
 
 std::optional<ProcessTree> Standby::release(std::span<const Command> workers, int interrupt_fd) {

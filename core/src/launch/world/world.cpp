@@ -327,6 +327,17 @@ Status check(const World& world, const Placement& placement) {
   return check_below(world.node_rank, "node rank", world.num_nodes, "number of nodes");
 }
 
+struct Joined {
+  Mutex mutex;
+  std::optional<World> world LOCKSTEP_GUARDED_BY(mutex);
+};
+
+// Never destroyed: destructors of static objects may still leave the world.
+Joined& joined() {
+  static auto* instance = new Joined;
+  return *instance;
+}
+
 }  // namespace
 
 Result<World> resolve_world(const WorldArguments& arguments, const Environment& environment) {
@@ -349,21 +360,6 @@ Result<World> resolve_world(const WorldArguments& arguments, const Environment& 
 Result<World> resolve_world(const WorldArguments& arguments) {
   return resolve_world(arguments, with_hydra(Environment::of_process()));
 }
-
-namespace {
-
-struct Joined {
-  Mutex mutex;
-  std::optional<World> world LOCKSTEP_GUARDED_BY(mutex);
-};
-
-// Never destroyed: destructors of static objects may still leave the world.
-Joined& joined() {
-  static auto* instance = new Joined;
-  return *instance;
-}
-
-}  // namespace
 
 void set_joined_world(std::optional<World> world) {
   Joined& place = joined();

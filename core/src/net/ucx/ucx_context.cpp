@@ -55,15 +55,6 @@ Result<const UcxLibrary*> load() {
   return found.release();
 }
 
-}  // namespace
-
-Result<const UcxLibrary*> UcxLibrary::get() {
-  static const Result<const UcxLibrary*> library = load();
-  return library;
-}
-
-namespace {
-
 // The name under which UCX up to 1.16 takes a setting from a program. kShort: without TCP_. kNone: there is none,
 // because the short one would be that of other transports too.
 enum class OldName { kSame, kShort, kNone };
@@ -127,6 +118,11 @@ void apply(const UcxLibrary& ucx, ucp_config_t* config, const Setting& setting) 
 }
 
 }  // namespace
+
+Result<const UcxLibrary*> UcxLibrary::get() {
+  static const Result<const UcxLibrary*> library = load();
+  return library;
+}
 
 Result<std::unique_ptr<UcxContext>> UcxContext::make(const UcxLibrary& ucx, const NetworkInterface& interface) {
   ucp_config_t* config = nullptr;

@@ -23,8 +23,8 @@
 #include <map>
 #include <utility>
 
+#include "base/poll.h"
 #include "base/printable.h"
-#include "base/signals.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/fd.h"
 #include "lockstep/report/report.h"

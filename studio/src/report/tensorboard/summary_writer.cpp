@@ -14,7 +14,6 @@
 
 #include "base/host.h"
 #include "base/printable.h"
-#include "base/valid_utf8.h"
 #include "image/encode_png.h"
 #include "image/memory_errors.h"
 #include "lockstep/base/fork.h"
