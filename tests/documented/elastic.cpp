@@ -1,6 +1,7 @@
 // Code of docs/failures.md and of the headers of elastic, as it stands there.
 #include <torch/torch.h>
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 
@@ -9,6 +10,7 @@
 #include "lockstep/elastic/elastic_training.h"
 #include "lockstep/elastic/micro_batch_loader.h"
 #include "lockstep/nn/distributed_data_parallel.h"
+#include "lockstep/store/file_store.h"
 #include "net.h"
 
 namespace lockstep {
@@ -30,6 +32,15 @@ namespace {
                             });
                           },
                       .update = [&](std::int64_t) { optimizer.step(); }});
+}
+
+[[maybe_unused]] void replace(Net& net, bool is_newcomer) {
+  std::optional<DistributedDataParallel<Net>> ddp;
+  ElasticTraining training({.rebuild = [&] { ddp.emplace(net); },
+                            .seed = 1,
+                            .newcomers = comm::FileStore::open("/shared/newcomers").value(),
+                            .newcomer_timeout = std::chrono::seconds(10)});
+  if (is_newcomer && !training.join()) return;  // it was not needed
 }
 
 [[maybe_unused]] void micro_batches(const data::TensorDataset& dataset, const MicroBatch& micro_batch) {

@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <exception>
 
+#include "elastic_parts.h"
 #include "lockstep/base/log.h"
 #include "lockstep/c10d/collectives.h"
 #include "lockstep/c10d/objects.h"
 #include "lockstep/c10d/reconfigure.h"
-#include "snapshot.h"
 #include "transfer.h"
 
 namespace lockstep {
@@ -77,36 +77,6 @@ MicroBatch ElasticStep::begin(int part) const {
   return which;
 }
 
-struct ElasticTraining::Part {
-  std::function<void(checkpoint::Checkpoint&)> save;
-  std::function<void(const checkpoint::Checkpoint&)> restore;
-};
-
-// Of the step that has begun, or nothing.
-struct ElasticTraining::Snapshot {
-  bool begun = false;
-  elastic_detail::Snapshot of_models;
-  std::vector<data::SamplerState> cursors;
-};
-
-// What the ranks of a new world have.
-struct ElasticTraining::Survey {
-  struct Rank {
-    std::int64_t done = 0;
-    std::int64_t after = 0;
-    bool whole = false;
-    std::int64_t broken_at = -1;
-  };
-  std::vector<Rank> ranks;
-  std::int64_t furthest = -1;  // of those that are whole
-  int source = -1;             // the first of these
-
-  bool is_behind(int rank) const {
-    const Rank& one = ranks[static_cast<std::size_t>(rank)];
-    return !one.whole || one.done < furthest;
-  }
-};
-
 ElasticTraining::ElasticTraining(ElasticOptions options)
     : options_(std::move(options)),
       snapshot_(std::make_unique<Snapshot>()),
@@ -119,8 +89,18 @@ ElasticTraining::ElasticTraining(ElasticOptions options)
                     options_.micro_batches);
   TORCH_CHECK_VALUE(options_.first_step >= 0, "ElasticTraining: first_step must be at least 0, got ",
                     options_.first_step);
+  if (options_.newcomers != nullptr) newcomers_ = std::make_unique<Newcomers>(options_.newcomers);
 }
-ElasticTraining::~ElasticTraining() = default;
+
+ElasticTraining::~ElasticTraining() {
+  if (newcomers_ == nullptr || !newcomers_->is_over) return;
+  try {
+    newcomers_->room.close();
+  } catch (const std::exception& error) {
+    log::warning(
+        fmt::format("processes that wait to join the training were not told that it is over: {}", text_of(error)));
+  }
+}
 
 void ElasticTraining::add_model(torch::nn::Module& model) {
   add_state([&model](checkpoint::Checkpoint& state) { state.add_model(model); },
@@ -158,15 +138,17 @@ void ElasticTraining::add_cursor(Cursor cursor) {
 
 void ElasticTraining::run(std::int64_t steps, const ElasticFunctions& functions) {
   TORCH_CHECK_VALUE(functions.gradients && functions.update, "ElasticTraining: run() needs gradients and update");
-  TORCH_CHECK_VALUE(whole_,
+  TORCH_CHECK_VALUE(whole_ || done_ < 0,
                     "ElasticTraining: an earlier run() ended in the middle of an update, so that the "
                     "parameters are not those of any step");
   if (snapshot_->begun) put_back();  // an earlier run() ended in the middle of a step
+  if (newcomers_ != nullptr) newcomers_->is_over = false;
   while (true) {
     const std::exception_ptr error = unless_a_rank_dies([&] { go_on(steps, functions); });
-    if (error == nullptr) return;
+    if (error == nullptr) break;
     recover(steps, error);
   }
+  if (newcomers_ != nullptr) newcomers_->is_over = true;
 }
 
 void ElasticTraining::go_on(std::int64_t steps, const ElasticFunctions& functions) {
@@ -177,12 +159,14 @@ void ElasticTraining::go_on(std::int64_t steps, const ElasticFunctions& function
       after_ = done_;
     }
     if (done_ >= steps) break;
+    if (admit(std::chrono::milliseconds(0))) begin_world();
     take_step(functions);
   }
   barrier();  // a rank may have to do its last step again, and needs the others for it
 }
 
 void ElasticTraining::begin_world() {
+  catch_up();
   const int size = get_world_size();
   if (options_.micro_batches == 0) options_.micro_batches = size;
   if (size > options_.micro_batches) {
@@ -192,7 +176,12 @@ void ElasticTraining::begin_world() {
                                     options_.micro_batches, size));
   }
   world_size_ = size;
+  if (newcomers_ != nullptr && newcomers_->full_size == 0) {
+    newcomers_->full_size = size;
+    newcomers_->place = get_rank();
+  }
   if (options_.rebuild) options_.rebuild();
+  if (newcomers_ != nullptr) newcomers_->are_joining = false;
 }
 
 void ElasticTraining::take_step(const ElasticFunctions& functions) {
@@ -223,28 +212,40 @@ void ElasticTraining::put_back() {
 }
 
 void ElasticTraining::recover(std::int64_t steps, const std::exception_ptr& why) {
-  const int size_before = world_size_;
-  const std::int64_t done_before = done_;
   log::info(fmt::format("ElasticTraining: after {} steps: {}", done_, text_of(why)));
   if (snapshot_->begun && snapshot_->of_models.parameters_changed(models_)) whole_ = false;
+  caught_up_ = false;
+  bool lost = newcomers_ != nullptr && std::exchange(newcomers_->are_joining, false);
   while (true) {
     reconfigure({.timeout = options_.timeout});
     ++recoveries_;
+    lost = lost || get_world_size() < world_size_;
     Survey all;
     std::exception_ptr again = unless_a_rank_dies([&] { all = survey(); });
     if (again == nullptr) {
-      require_possible(all, steps, why);
-      if (get_world_size() == size_before) refuse_repetition(all, why);
-      again = unless_a_rank_dies([&] { bring_up_to_date(all); });
+      require_whole(all, text_of(why));
+      if (!lost) refuse_repetition(all, why);
+      again = unless_a_rank_dies([&] { admit(options_.newcomer_timeout); });
     }
-    if (again == nullptr) break;
+    if (again == nullptr) {
+      require_enough(all, steps, why);
+      return;
+    }
     log::info(fmt::format("ElasticTraining: once more: {}", text_of(again)));
   }
-  world_size_ = get_world_size();
-  if (get_rank() == 0) {
-    log::warning(fmt::format("ElasticTraining: {} of {} ranks go on after {} steps{}", world_size_, size_before, done_,
-                             done_ > done_before ? ", the last of which rank 0 has from another rank" : ""));
-  }
+}
+
+// After the world was formed anew.
+void ElasticTraining::catch_up() {
+  if (caught_up_) return;
+  const std::int64_t done_before = done_;
+  const Survey all = survey();
+  require_whole(all, "the rank that had one has died too");
+  bring_up_to_date(all);
+  caught_up_ = true;
+  if (get_rank() != 0) return;
+  log::warning(fmt::format("ElasticTraining: {} ranks go on after {} steps{}", get_world_size(), done_,
+                           done_ > done_before ? ", the last of which rank 0 has from another rank" : ""));
 }
 
 ElasticTraining::Survey ElasticTraining::survey() const {
@@ -261,22 +262,24 @@ ElasticTraining::Survey ElasticTraining::survey() const {
 }
 
 // Throws on all ranks alike.
-void ElasticTraining::require_possible(const Survey& all, std::int64_t steps, const std::exception_ptr& why) const {
-  if (all.source < 0) {
-    throw ArgumentError(ErrorCode::kUnsupported,
-                        fmt::format("ElasticTraining: a rank died while all others were in update (step {}), or had "
-                                    "changed parameters in gradients, so that no rank has a whole state: update must "
-                                    "not communicate, and gradients must not change parameters. Go on from a "
-                                    "checkpoint. The death: {}",
-                                    done_, text_of(why)));
-  }
-  const int left = get_world_size();
-  const bool over = std::all_of(all.ranks.begin(), all.ranks.end(), [&](const auto& one) { return one.done >= steps; });
-  if (left >= options_.min_ranks || over) return;
+void ElasticTraining::require_whole(const Survey& all, const std::string& why) const {
+  if (all.source >= 0) return;
+  throw ArgumentError(ErrorCode::kUnsupported,
+                      fmt::format("ElasticTraining: a rank died while all others were in update (step {}), or had "
+                                  "changed parameters in gradients, so that no rank has a whole state: update must "
+                                  "not communicate, and gradients must not change parameters. Go on from a "
+                                  "checkpoint. The last death: {}",
+                                  done_, why));
+}
+
+void ElasticTraining::require_enough(const Survey& survivors, std::int64_t steps, const std::exception_ptr& why) const {
+  const bool over =
+      std::all_of(survivors.ranks.begin(), survivors.ranks.end(), [&](const auto& one) { return one.done >= steps; });
+  if (get_world_size() >= options_.min_ranks || over) return;
   throw BackendError(ErrorCode::kPeerFailed,
                      fmt::format("ElasticTraining: {} rank(s) are left after {} steps, and min_ranks is {}. The last "
                                  "death: {}",
-                                 left, all.furthest, options_.min_ranks, text_of(why)));
+                                 get_world_size(), survivors.furthest, options_.min_ranks, text_of(why)));
 }
 
 // Nobody has died. A broken connection may be made anew, but not for ever.
@@ -305,7 +308,9 @@ void ElasticTraining::bring_up_to_date(const Survey& all) {
   }
   for (const Cursor& cursor : cursors_) cursor.load(cursor.state());  // this rank's micro-batches may be others now
   after_ = done_;
-  for (const Survey::Rank& one : all.ranks) after_ = std::min(after_, one.after);
+  for (const Survey::Rank& one : all.ranks) {
+    if (one.done >= 0) after_ = std::min(after_, one.after);
+  }
 }
 
 std::vector<checkpoint::Checkpoint> ElasticTraining::state() const {

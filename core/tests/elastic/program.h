@@ -71,6 +71,8 @@ struct Program {
   bool adam = false;
   int min_ranks = 1;
   std::vector<Death> deaths = {};
+  std::shared_ptr<comm::Store> newcomers = nullptr;
+  std::chrono::milliseconds newcomer_timeout{0};
 
   std::shared_ptr<TestNet> net = nullptr;
   std::unique_ptr<torch::optim::Optimizer> optimizer = nullptr;
@@ -134,9 +136,9 @@ inline torch::Tensor reference_weights(Program program) {
   return program.weights();
 }
 
-// Trains until the end or the death of process `number`, which is a member of a world. Returns how often the world was
-// formed anew.
-inline int train(Program& program, int number) {
+// Trains until the end or the death of process `number`. `is_newcomer`: it waits for a dead rank's place. Returns how
+// often the world was formed anew; -1: it was not needed.
+inline int train(Program& program, int number, bool is_newcomer = false) {
   program.make();
   const auto die_in = [&](std::int64_t step, Place place) {
     for (const Death& one : program.deaths) {
@@ -147,18 +149,21 @@ inline int train(Program& program, int number) {
   std::optional<ElasticTraining> training;
   training.emplace(ElasticOptions{.rebuild =
                                       [&] {
-                                        if (training->recoveries() > 0) die_in(0, Place::kRebuild);
+                                        if (training->recoveries() > 0 || is_newcomer) die_in(0, Place::kRebuild);
                                         ddp.emplace(program.net, DistributedDataParallelOptions{.bucket_cap_mb = 1e-4});
                                       },
                                   .min_ranks = program.min_ranks,
                                   .micro_batches = program.micro_batches,
-                                  .seed = 1});
+                                  .seed = 1,
+                                  .newcomers = program.newcomers,
+                                  .newcomer_timeout = program.newcomer_timeout});
   training->add_model(*program.net);
   training->add_optimizer(*program.optimizer);
   training->add_scheduler(*program.scheduler);
   training->add_loader(*program.loader);
   training->add_state([&](checkpoint::Checkpoint& state) { state.set("own", program.own_count); },
                       [&](const checkpoint::Checkpoint& state) { program.own_count = state.get_int("own"); });
+  if (is_newcomer && !training->join()) return -1;
   training->run(program.steps, {.gradients =
                                     [&](ElasticStep& step) {
                                       die_in(step.number(), Place::kForward);

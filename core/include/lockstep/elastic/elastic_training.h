@@ -44,6 +44,7 @@
 
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/data/distributed_sampler.h"
+#include "lockstep/store/store.h"
 
 namespace lockstep {
 
@@ -110,6 +111,12 @@ struct ElasticOptions {
   std::int64_t first_step = 0;
   // Of forming the world anew: until when the ranks that live must notice the death. -1: the world's timeout.
   std::chrono::milliseconds timeout{-1};
+  // Where processes wait to take the places of dead ranks (join()): a store that all reach and that outlives the ranks.
+  // Null: nobody takes them. The same on all ranks.
+  std::shared_ptr<comm::Store> newcomers = nullptr;
+  // After a death the ranks that live wait as long for a newcomer, so that no step is made with fewer ranks. Without
+  // one they go on, and the newcomer joins at the end of a later step.
+  std::chrono::milliseconds newcomer_timeout{0};
 };
 
 struct ElasticFunctions {
@@ -159,6 +166,12 @@ class ElasticTraining {
   void add_state(std::function<void(checkpoint::Checkpoint& state)> save,
                  std::function<void(const checkpoint::Checkpoint& state)> restore);
 
+  // For a process that takes a dead rank's place: waits until it is needed, and makes it a rank of the others' world.
+  // Before it a process makes a world of its own (lockstep/c10d/reconfigure.h) and adds what the others add; after it
+  // run() takes the state from another rank. False: the training is over without it; do not call run() then.
+  // kInvalidArgument if the process is of another build than the others, which then go on without it.
+  bool join();
+
   // Trains until `steps` steps are done. Collective: all ranks give the same number. Returns when all ranks have done
   // them. An exception that does not tell of a death (kPeerFailed, kUnavailable) leaves run() as it is, on the ranks
   // that it concerns; so do kTimeout and kAborted. If a group breaks twice in the same step and nobody has died, the
@@ -178,6 +191,7 @@ class ElasticTraining {
     std::function<void(const data::SamplerState&)> load;
   };
   struct Survey;
+  struct Newcomers;
 
   void add_cursor(Cursor cursor);
   void go_on(std::int64_t steps, const ElasticFunctions& functions);
@@ -186,8 +200,12 @@ class ElasticTraining {
   void clear_gradients();
   void put_back();
   void recover(std::int64_t steps, const std::exception_ptr& why);
+  void catch_up();
+  bool admit(std::chrono::milliseconds timeout);
+  bool meet(const std::vector<std::string>& handles, std::int64_t uuid) const;
   Survey survey() const;
-  void require_possible(const Survey& all, std::int64_t steps, const std::exception_ptr& why) const;
+  void require_whole(const Survey& all, const std::string& why) const;
+  void require_enough(const Survey& survivors, std::int64_t steps, const std::exception_ptr& why) const;
   void refuse_repetition(const Survey& all, const std::exception_ptr& why);
   void bring_up_to_date(const Survey& all);
   std::vector<checkpoint::Checkpoint> state() const;
@@ -199,10 +217,12 @@ class ElasticTraining {
   std::vector<Part> parts_;
   std::vector<Cursor> cursors_;
   std::unique_ptr<Snapshot> snapshot_;
-  bool whole_ = true;   // parameters and all that is added are those after `done_` steps
-  int world_size_ = 0;  // of the world for which rebuild() was called
-  std::int64_t done_;   // steps
-  std::int64_t after_;  // steps for which after_step has returned
+  std::unique_ptr<Newcomers> newcomers_;  // null: without
+  bool caught_up_ = true;                 // all ranks of the world have done the same steps
+  bool whole_ = true;                     // parameters and all that is added are those after `done_` steps
+  int world_size_ = 0;                    // of the world for which rebuild() was called
+  std::int64_t done_;                     // steps
+  std::int64_t after_;                    // steps for which after_step has returned
   int recoveries_ = 0;
   std::int64_t broken_at_ = -1;  // the step in which a group broke although nobody had died
 };
