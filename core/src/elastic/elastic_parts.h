@@ -51,6 +51,7 @@ struct ElasticTraining::Newcomers {
   std::int64_t full_size = 0;  // 0: not known yet
   std::int64_t place = 0;      // this rank's
   bool are_joining = false;    // an error now may tell of a newcomer's death
+  bool store_failed = false;   // known to rank 0 alone
   bool is_over = false;
 };
 

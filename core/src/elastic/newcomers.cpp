@@ -22,11 +22,12 @@ constexpr auto kMeetingTime = std::chrono::seconds(10);
 using elastic_detail::Invitation;
 using elastic_detail::Waiting;
 
+// Not 0.
 std::int64_t fresh_uuid() {
   std::uint64_t random = 0;
   if (const Status drawn = fill_random(std::as_writable_bytes(std::span(&random, 1))); !drawn.ok())
     throw_status(drawn, "ElasticTraining");
-  return static_cast<std::int64_t>(random >> 1);
+  return static_cast<std::int64_t>(random >> 1) | 1;
 }
 
 struct Seat {
@@ -53,7 +54,8 @@ bool ElasticTraining::meet(const std::vector<std::string>& handles, std::int64_t
   try {
     reconfigure({.handles = handles, .uuid = uuid, .timeout = kMeetingTime});
   } catch (const ArgumentError& error) {
-    log::warning(fmt::format("ElasticTraining: a newcomer is refused: {}", error.what_without_backtrace()));
+    if (get_rank() == 0)
+      log::warning(fmt::format("ElasticTraining: a newcomer is refused: {}", error.what_without_backtrace()));
     return false;
   } catch (const c10::Error& error) {  // it has died, or does not come
     throw BackendError(ErrorCode::kPeerFailed,
@@ -62,33 +64,49 @@ bool ElasticTraining::meet(const std::vector<std::string>& handles, std::int64_t
   return true;
 }
 
-// Collective over the world, in which places are free. Whether newcomers have taken some of them.
+// On rank 0. Without the store nobody can join; the training goes on.
+void ElasticTraining::ask_store(const std::function<void(elastic_detail::WaitingRoom& room)>& ask) {
+  if (newcomers_->store_failed) return;
+  try {
+    ask(newcomers_->room);
+  } catch (const c10::Error& error) {
+    newcomers_->store_failed = true;
+    log::warning(fmt::format("{}. Nobody can join the training any more", error.what_without_backtrace()));
+  }
+}
+
+// Collective over the world. Whether newcomers have taken free places.
 bool ElasticTraining::admit(std::chrono::milliseconds timeout) {
-  if (newcomers_ == nullptr) return false;
-  const std::int64_t missing = newcomers_->full_size - get_world_size();
-  if (missing <= 0 || newcomers_->full_size == 0) return false;
+  if (newcomers_ == nullptr || newcomers_->full_size <= get_world_size()) return false;
+  const auto missing = static_cast<std::size_t>(newcomers_->full_size - get_world_size());
   std::vector<std::pair<std::int64_t, std::string>> found;
   if (get_rank() == 0) {
-    for (Waiting& one : newcomers_->room.waiting(static_cast<std::size_t>(missing), Deadline::after(timeout)))
-      found.emplace_back(one.number, std::move(one.handle));
+    ask_store([&](elastic_detail::WaitingRoom& room) {
+      for (Waiting& one : room.waiting(missing, Deadline::after(timeout)))
+        found.emplace_back(one.number, std::move(one.handle));
+    });
   }
   broadcast_object(found, 0);
   if (found.empty()) return false;
-  std::int64_t uuid = get_rank() == 0 ? fresh_uuid() : 0;
-  broadcast_object(uuid, 0);
   std::vector<Seat> living;
   for (auto& [place, handle] : all_gather_object(std::pair(newcomers_->place, get_reconfigure_handle())))
     living.push_back({place, std::move(handle)});
   std::vector<Waiting> waiting;
   for (auto& [number, handle] : found) waiting.push_back({number, std::move(handle)});
-  Invitation invitation{.uuid = uuid, .full_size = newcomers_->full_size, .micro_batches = options_.micro_batches};
+  Invitation invitation{.full_size = newcomers_->full_size, .micro_batches = options_.micro_batches};
   for (Seat& seat : seats(std::move(living), waiting, newcomers_->full_size)) {
     invitation.handles.push_back(std::move(seat.handle));
     invitation.places.push_back(seat.place);
   }
   if (get_rank() == 0) {
-    for (const Waiting& one : waiting) newcomers_->room.invite(one.number, invitation);
+    ask_store([&](elastic_detail::WaitingRoom& room) {
+      invitation.uuid = fresh_uuid();
+      for (const Waiting& one : waiting) room.invite(one.number, invitation);
+    });
   }
+  std::int64_t uuid = get_rank() == 0 && !newcomers_->store_failed ? invitation.uuid : 0;
+  broadcast_object(uuid, 0);
+  if (uuid == 0) return false;
   newcomers_->are_joining = true;
   if (!meet(invitation.handles, uuid)) {
     newcomers_->are_joining = false;

@@ -42,16 +42,18 @@ TEST(ElasticTrainingFault, WithBatchNormAndAdam) {
   train_and_die(3, {.micro_batches = 3, .adam = true, .deaths = {{2, 4, Place::kAfterBackward}}});
 }
 
-// A plan for each seed: all ranks but one die, at any place of any step.
+// A plan for each seed: all ranks but one die, at any place of any step. LOCKSTEP_TEST_SOAK says how many plans.
 TEST(ElasticTrainingFault, AtRandomPlaces) {
-  for (int world = 2; world <= 5; ++world) {
-    std::mt19937 random(static_cast<unsigned>(world));
-    std::vector<Death> deaths;
-    for (int number = 0; number < world; ++number) {
-      deaths.push_back({number, static_cast<std::int64_t>(random() % 12), static_cast<Place>(random() % kPlaces)});
+  for (unsigned plan = 0; plan < random_plans(); ++plan) {
+    for (int world = 2; world <= 5; ++world) {
+      SCOPED_TRACE(testing::Message() << "plan " << plan << " of world " << world);
+      std::mt19937 random(plan * 10 + static_cast<unsigned>(world));
+      std::vector<Death> deaths;
+      for (int number = 0; number < world; ++number) deaths.push_back(random_death(number, random));
+      deaths.erase(deaths.begin() + static_cast<int>(random() % static_cast<unsigned>(world)));
+      train_and_die(world, {.micro_batches = world + static_cast<int>(plan % 3), .deaths = deaths});
+      if (HasFailure()) return;
     }
-    deaths.erase(deaths.begin() + static_cast<int>(random() % static_cast<unsigned>(world)));
-    train_and_die(world, {.micro_batches = world + 1, .deaths = deaths});
   }
 }
 

@@ -4,6 +4,7 @@
 #include <random>
 
 #include "elastic/program.h"
+#include "lockstep/c10d/reconfigure.h"
 #include "lockstep/store/file_store.h"
 #include "lockstep/store/hash_store.h"
 #include "support/process.h"
@@ -107,21 +108,101 @@ TEST(NewcomersFault, ANewcomerDiesInTheRecovery) {
   train_with_newcomers({.newcomers = 2, .deaths = {{1, 4, Place::kBackward}, {3, 0, Place::kRebuild}}});
 }
 
+// As many deaths as newcomers, of any process. LOCKSTEP_TEST_SOAK says how many plans for each world.
 TEST(NewcomersFault, AtRandomPlaces) {
-  for (int world = 2; world <= 5; ++world) {
-    std::mt19937 random(static_cast<unsigned>(world) + 10);
-    std::vector<Death> deaths;
-    for (int number = 1; number < world; ++number) {
-      deaths.push_back({number, static_cast<std::int64_t>(random() % 12), static_cast<Place>(random() % kPlaces)});
+  for (unsigned plan = 0; plan < random_plans(); ++plan) {
+    for (int world = 2; world <= 5; ++world) {
+      SCOPED_TRACE(testing::Message() << "plan " << plan << " of world " << world);
+      std::mt19937 random(plan * 10 + static_cast<unsigned>(world));
+      std::vector<Death> deaths;
+      for (int number = 1; number < world; ++number) deaths.push_back(random_death(number, random));
+      train_with_newcomers({.world = world,
+                            .newcomers = world,
+                            .deaths = deaths,
+                            .with_batch_norm = world % 2 == 0,
+                            .adam = world == 3});
+      if (HasFailure()) return;
     }
-    train_with_newcomers(
-        {.world = world, .newcomers = world, .deaths = deaths, .with_batch_norm = world % 2 == 0, .adam = world == 3});
   }
 }
 
 // Steps are made by fewer ranks, until the newcomer has joined at the end of one.
 TEST(NewcomersFault, JoinsAtTheEndOfALaterStep) {
   train_with_newcomers({.deaths = {{0, 2, Place::kForward}}, .newcomer_timeout = milliseconds(0), .comes_at = 6});
+}
+
+// Tells the store of a newcomer with this handle, as join() does.
+void register_newcomer(comm::Store& store, const std::string& handle) {
+  const std::int64_t number = store.add("elastic/newcomers", 1).value();
+  ASSERT_TRUE(store.set("elastic/handle/" + std::to_string(number), handle).ok());
+}
+
+// What the world of three does after the death of a rank, when `register_first` has told of a first newcomer.
+void survive_with(const std::function<void(comm::Store& store)>& register_first, bool has_another) {
+  const SharedScratchFolder folder;
+  run_processes(4, [&](int number) {
+    run_mortal([&] {
+      const bool is_newcomer = number == 3;
+      if (is_newcomer) {
+        run_mortal([&] {
+          const ProcessGroupGuard of_the_first("", world_of_one());
+          register_first(*comm::FileStore::open(folder.path("waiting")).value());
+        });
+        std::ofstream(folder.path("come"));
+        if (!has_another) return;
+      }
+      Program mine{.deaths = {{1, 3, Place::kForward}}, .newcomer_timeout = std::chrono::seconds(has_another ? 30 : 0)};
+      mine.newcomers = comm::FileStore::open(folder.path("waiting")).value();
+      mine.before_update = [&](std::int64_t step) {  // the death is in the next one
+        EXPECT_TRUE(step != 2 || wait_for([&] { return std::filesystem::exists(folder.path("come")); }));
+      };
+      InitOptions options = kElasticWorld;
+      options.init_method = "file://" + folder.path("store");
+      options.rank = number;
+      options.world_size = 3;
+      const ProcessGroupGuard guard("", is_newcomer ? world_of_one() : options);
+      train(mine, number, is_newcomer);
+      expect_weights(mine, has_another ? 3 : 2);
+    });
+  });
+}
+
+TEST(NewcomersFault, ANewcomerHasDiedBeforeItIsNeeded) {
+  survive_with(
+      [](comm::Store& store) {
+        register_newcomer(store, get_reconfigure_handle());
+        raise(SIGKILL);
+      },
+      /*has_another=*/true);
+}
+
+TEST(NewcomersFault, ANewcomerOfAnotherBuildIsRefused) {
+  survive_with(
+      [](comm::Store& store) {
+        std::string handle = get_reconfigure_handle();
+        const std::size_t build = handle.find("Lockstep ");
+        ASSERT_NE(build, std::string::npos) << handle;
+        register_newcomer(store, handle.replace(build, 9, "Lockstep 9"));
+      },
+      /*has_another=*/false);
+}
+
+class BrokenStore final : public comm::Store {
+  Result<comm::StoreAnswer> answer(comm::StoreCall /*call*/) override {
+    return Status(ErrorCode::kUnavailable, "nobody answers");
+  }
+};
+
+TEST(NewcomersFault, WithoutTheirStoreFewerGoOn) {
+  run_processes(3, [](int rank) {
+    run_mortal([&] {
+      Program mine{.deaths = {{0, 3, Place::kBackward}}, .newcomer_timeout = std::chrono::seconds(30)};
+      mine.newcomers = std::make_shared<BrokenStore>();
+      const ProcessGroupGuard guard("", kElasticWorld);
+      train(mine, rank);
+      expect_weights(mine, 2);
+    });
+  });
 }
 
 TEST(NewcomersMulti, AreNotNeeded) {

@@ -8,10 +8,16 @@
 #include <torch/torch.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
+#include <memory>
 #include <optional>
+#include <random>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "lockstep/c10d/distributed.h"
@@ -35,6 +41,7 @@ enum class Place {
   kUpdate,
   kAfterStep,
   kRebuild,  // when the world is formed anew after an earlier death
+  kAnyTime,  // some time after it has begun the step: `delay`
 };
 inline constexpr int kPlaces = 5;  // those in a step
 
@@ -42,7 +49,20 @@ struct Death {
   int number = 0;  // the rank at the start
   std::int64_t step = 0;
   Place place = Place::kForward;
+  std::chrono::microseconds delay{0};
 };
+
+// How many plans a test of random deaths runs for each world.
+inline unsigned random_plans() {
+  const char* const wanted = std::getenv("LOCKSTEP_TEST_SOAK");
+  return wanted != nullptr ? static_cast<unsigned>(std::atoi(wanted)) : 1;
+}
+inline Death random_death(int number, std::mt19937& random) {
+  const auto step = static_cast<std::int64_t>(random() % 11);
+  const auto place = random() % (kPlaces + 2);
+  const std::chrono::microseconds delay(random() % 4000);
+  return {number, step, place < kPlaces ? static_cast<Place>(place) : Place::kAnyTime, delay};
+}
 
 struct TestNet : torch::nn::Module {
   explicit TestNet(bool with_batch_norm) {
@@ -145,6 +165,19 @@ inline int train(Program& program, int number, bool is_newcomer = false) {
       if (one.number == number && one.step == step && one.place == place) raise(SIGKILL);
     }
   };
+  bool dies = false;
+  const auto begin_to_die = [&](std::int64_t step) {
+    for (const Death& one : program.deaths) {
+      if (one.number != number || one.place != Place::kAnyTime) continue;
+      if (step >= one.step && !std::exchange(dies, true)) {
+        std::thread([delay = one.delay] {
+          std::this_thread::sleep_for(delay);
+          raise(SIGKILL);
+        }).detach();
+      }
+      if (step == program.steps - 1) pause();
+    }
+  };
   std::optional<DistributedDataParallel<std::shared_ptr<TestNet>>> ddp;
   std::optional<ElasticTraining> training;
   training.emplace(ElasticOptions{.rebuild =
@@ -167,6 +200,7 @@ inline int train(Program& program, int number, bool is_newcomer = false) {
   training->run(program.steps, {.gradients =
                                     [&](ElasticStep& step) {
                                       die_in(step.number(), Place::kForward);
+                                      begin_to_die(step.number());
                                       program.net->on_backward = [&] { die_in(step.number(), Place::kBackward); };
                                       step.backward(*ddp, [&](const MicroBatch& micro_batch) {
                                         data::Example& batch = program.loader->next(micro_batch);

@@ -48,6 +48,10 @@
 
 namespace lockstep {
 
+namespace elastic_detail {
+class WaitingRoom;
+}
+
 struct MicroBatch {
   std::int64_t step = 0;  // the number of its step, from 0
   int number = 0;         // among the micro-batches of the step, which all ranks share: 0 to count - 1
@@ -112,10 +116,10 @@ struct ElasticOptions {
   // Of forming the world anew: until when the ranks that live must notice the death. -1: the world's timeout.
   std::chrono::milliseconds timeout{-1};
   // Where processes wait to take the places of dead ranks (join()): a store that all reach and that outlives the ranks.
-  // Null: nobody takes them. The same on all ranks.
+  // Null: nobody takes them. The same on all ranks. If the store fails the training goes on, and nobody can join.
   std::shared_ptr<comm::Store> newcomers = nullptr;
   // After a death the ranks that live wait as long for a newcomer, so that no step is made with fewer ranks. Without
-  // one they go on, and the newcomer joins at the end of a later step.
+  // one they go on, and the newcomer joins at the end of a later step. Must be shorter than the world's timeout.
   std::chrono::milliseconds newcomer_timeout{0};
 };
 
@@ -201,6 +205,7 @@ class ElasticTraining {
   void put_back();
   void recover(std::int64_t steps, const std::exception_ptr& why);
   void catch_up();
+  void ask_store(const std::function<void(elastic_detail::WaitingRoom& room)>& ask);
   bool admit(std::chrono::milliseconds timeout);
   bool meet(const std::vector<std::string>& handles, std::int64_t uuid) const;
   Survey survey() const;
