@@ -138,6 +138,14 @@ TEST(ProcessGroupsExamplesFault, SurvivorsGoOn) {
   }
 }
 
+// The program itself compares the weights.
+TEST(SurviveExampleFault, ReachesTheWeightsOfAQuietRun) {
+  const Finished finished = run_program({LOCKSTEP_EXAMPLES_FOLDER "/survive"});
+  EXPECT_EQ(finished.exit_code, 0) << finished.out << finished.err;
+  EXPECT_NE(finished.out.find("200 steps: 2 ranks were killed, and 0 have failed\n"), std::string::npos)
+      << finished.out;
+}
+
 TEST(ProcessGroupExamplesMulti, StoreWithoutAWorld) {
   const ScratchFolder folder;
   EXPECT_EQ(run_example("groups_store", 3, {folder.path("store"), "3"}),

@@ -1,6 +1,7 @@
 // All of the component core that a training program uses: process groups, collectives and objects, DDP and
 // DataParallel, synchronised batch normalisation, sharded optimizers, metrics, schedulers, samplers and the DataLoader,
-// checkpoints and spawn. Not here: the stores (lockstep/store), and the engine without LibTorch (lockstep/engine).
+// checkpoints, training that outlives its ranks, and spawn. Not here: the stores (lockstep/store), and the engine
+// without LibTorch (lockstep/engine).
 #pragma once
 
 #include <torch/torch.h>  // IWYU pragma: export
@@ -21,6 +22,8 @@
 #include "lockstep/data/tensor_dataset.h"                // IWYU pragma: export
 #include "lockstep/data/torch_dataset.h"                 // IWYU pragma: export
 #include "lockstep/data/views.h"                         // IWYU pragma: export
+#include "lockstep/elastic/elastic_training.h"           // IWYU pragma: export
+#include "lockstep/elastic/micro_batch_loader.h"         // IWYU pragma: export
 #include "lockstep/launch/preemption.h"                  // IWYU pragma: export
 #include "lockstep/launch/spawn.h"                       // IWYU pragma: export
 #include "lockstep/nn/average_gradients.h"               // IWYU pragma: export

@@ -160,6 +160,10 @@ class Checkpoint {
   // Write and read a single file, without a CheckpointManager.
   void save(const std::filesystem::path& path) const { write_tensor_file(path, file_); }
   static Checkpoint load(const std::filesystem::path& path);
+  // What save() would write, and a checkpoint of such content, for programs that bring it elsewhere by other ways than
+  // a file. The tensors are not copied. `origin` is what messages call the checkpoint.
+  const TensorFile& content() const { return file_; }
+  static Checkpoint of(TensorFile content, std::string origin);
 
  private:
   friend class CheckpointManager;

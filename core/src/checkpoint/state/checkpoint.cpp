@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/number_text.h"
 #include "checkpoint/file/error_context.h"
@@ -173,9 +174,13 @@ Checkpoint Checkpoint::clone() const {
 }
 
 Checkpoint Checkpoint::load(const std::filesystem::path& path) {
+  return of(read_tensor_file(path), path.native());
+}
+
+Checkpoint Checkpoint::of(TensorFile content, std::string origin) {
   Checkpoint checkpoint;
-  checkpoint.file_ = read_tensor_file(path);
-  checkpoint.origin_ = path.native();
+  checkpoint.file_ = std::move(content);
+  checkpoint.origin_ = std::move(origin);
   return checkpoint;
 }
 

@@ -1,0 +1,235 @@
+// ElasticTraining: a training loop that outlives its ranks. When a rank dies, the others form the world anew, do the
+// failed step again with the same samples, and go on.
+//
+//   init_process_group("", {.enable_reconfigure = true});
+//   std::optional<DistributedDataParallel<Net>> ddp;
+//   ElasticTraining training({.rebuild = [&] { ddp.emplace(net); }, .seed = 1});
+//   training.add_model(*net);
+//   training.add_optimizer(optimizer);
+//   training.add_loader(loader);   // a MicroBatchLoader
+//   training.run(1000, {.gradients =
+//                           [&](ElasticStep& step) {
+//                             step.backward(*ddp, [&](const MicroBatch& micro_batch) {
+//                               data::Example& batch = loader.next(micro_batch);
+//                               return loss_of((*ddp)->forward(batch.data), batch.target);
+//                             });
+//                           },
+//                       .update = [&](std::int64_t) { optimizer.step(); }});
+//
+// A step has two halves. `gradients` computes and communicates; it may change gradients, buffers, generators and the
+// loaders' cursors, which are put back if a rank dies. `update` changes parameters, optimizers, schedulers and the
+// program's own values; it must not communicate. So a rank has either done a step as a whole or can do it again.
+//
+// A step consists of micro-batches. Their number stays the same for the whole training, and the ranks that live share
+// them: with 4 micro-batches and 3 ranks, rank 0 computes two. A micro-batch has its samples and, with `seed`, its
+// random numbers, whichever rank computes it.
+//
+// docs/failures.md says what is promised for each moment at which a rank can die. Not thread-safe.
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+#include <torch/types.h>
+
+#include <chrono>
+#include <concepts>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/data/distributed_sampler.h"
+#include "lockstep/store/store.h"
+
+namespace lockstep {
+
+namespace elastic_detail {
+class WaitingRoom;
+}
+
+struct MicroBatch {
+  std::int64_t step = 0;  // the number of its step, from 0
+  int number = 0;         // among the micro-batches of the step, which all ranks share: 0 to count - 1
+  int count = 1;
+};
+
+// One attempt at a step, on this rank.
+class ElasticStep {
+ public:
+  ElasticStep(std::int64_t number, int rank, int world_size, int micro_batches, std::optional<std::uint64_t> seed);
+
+  // The number of the step, from 0.
+  std::int64_t number() const { return number_; }
+  // How many micro-batches this rank computes in this step: at least one.
+  int parts() const { return static_cast<int>(micro_batches_.size()); }
+  // Begins part 0, 1, ... of parts(), and says which micro-batch it is. With ElasticOptions::seed seeds the generators
+  // of all devices from seed, step and micro-batch.
+  MicroBatch begin(int part) const;
+  // What to multiply the mean loss of a micro-batch by, so that after DistributedDataParallel's mean over ranks the
+  // gradient is the mean over all micro-batches: world size / number of micro-batches.
+  double weight() const { return weight_; }
+
+  // Forward and backward passes of this rank's micro-batches, of which only the last one sends gradients.
+  // `loss_of(micro_batch)` returns the mean loss of one. Returns the sum of the weighted losses, without graph: its
+  // mean over ranks is the loss of the step.
+  template <typename Ddp, typename LossOf>
+  torch::Tensor backward(Ddp& ddp, LossOf&& loss_of) const {
+    torch::Tensor total;
+    for (int part = 0; part < parts(); ++part) {
+      const auto guard = ddp.no_sync(/*enable=*/part + 1 < parts());
+      torch::Tensor loss = loss_of(begin(part));
+      if (weight_ != 1) loss = loss * weight_;
+      loss.backward();
+      total = total.defined() ? total + loss.detach() : loss.detach();
+    }
+    return total;
+  }
+
+ private:
+  std::int64_t number_;
+  int count_;  // micro-batches of all ranks
+  std::optional<std::uint64_t> seed_;
+  std::vector<int> micro_batches_;
+  double weight_;
+};
+
+struct ElasticOptions {
+  // Makes what belongs to a world: DistributedDataParallel around the model, groups, hooks. Called when run() begins,
+  // and after each time that the world was formed anew, on all ranks; it may communicate.
+  std::function<void()> rebuild = {};
+  // The training ends with kPeerFailed on all ranks that are left when they are fewer.
+  int min_ranks = 1;
+  // In a step, at least as many as there are ranks. 0: as many as there are ranks when run() begins. The same on all
+  // ranks.
+  int micro_batches = 0;
+  // With a seed, each micro-batch has random numbers of its own, whichever rank computes it: dropout draws the same
+  // after a death. Without: the ranks' generators go on as they are, and the numbers of a dead rank's generator are
+  // lost. The same on all ranks.
+  std::optional<std::uint64_t> seed = {};
+  // How many steps were done before, as when training goes on from a checkpoint.
+  std::int64_t first_step = 0;
+  // Of forming the world anew: until when the ranks that live must notice the death. -1: the world's timeout.
+  std::chrono::milliseconds timeout{-1};
+  // Where processes wait to take the places of dead ranks (join()): a store that all reach and that outlives the ranks.
+  // Null: nobody takes them. The same on all ranks. If the store fails the training goes on, and nobody can join.
+  std::shared_ptr<comm::Store> newcomers = nullptr;
+  // After a death the ranks that live wait as long for a newcomer, so that no step is made with fewer ranks. Without
+  // one they go on, and the newcomer joins at the end of a later step. Must be shorter than the world's timeout.
+  std::chrono::milliseconds newcomer_timeout{0};
+};
+
+struct ElasticFunctions {
+  // Computes the gradients of a step. There are none when it begins.
+  std::function<void(ElasticStep& step)> gradients;
+  // Changes the parameters by these gradients; must not communicate.
+  std::function<void(std::int64_t step)> update;
+  // After each step: evaluation, checkpoints, logs. It may communicate, and must not change what a step depends on. If
+  // a rank dies in it, it is called again for the same step, on all ranks.
+  std::function<void(std::int64_t steps_done)> after_step = {};
+};
+
+template <typename T>
+concept HasCursor = requires(T& object, const data::SamplerState& state) {
+  { object.state() } -> std::convertible_to<data::SamplerState>;
+  object.load_state(state);
+};
+
+class ElasticTraining {
+ public:
+  explicit ElasticTraining(ElasticOptions options);
+  ~ElasticTraining();
+  ElasticTraining(const ElasticTraining&) = delete;
+  ElasticTraining& operator=(const ElasticTraining&) = delete;
+
+  // What a rank needs to take part in the next step: the ranks that have fewer steps get it from one that has more.
+  // Several of each may be added, in the same order on all ranks; they must live as long as this object. Each is
+  // written and read as by the functions of Checkpoint of the same names, whose errors these throw. What ranks have
+  // each for themselves (DistributedDataParallelOptions::broadcast_buffers off, error feedback of hooks) is not
+  // recovered. A sharded optimizer is kUnsupported: a dead rank's share is nowhere else.
+  void add_model(torch::nn::Module& model);
+  void add_optimizer(torch::optim::Optimizer& optimizer);
+  template <typename T>
+  void add_scheduler(T& scheduler) {
+    add_state([&scheduler](checkpoint::Checkpoint& state) { state.add_scheduler(scheduler); },
+              [&scheduler](const checkpoint::Checkpoint& state) { state.restore_scheduler(scheduler); });
+  }
+  // Where the samples come from: a MicroBatchLoader, or anything else whose cursor depends neither on the rank nor on
+  // the world's size.
+  template <HasCursor T>
+  void add_loader(T& loader) {
+    add_cursor({[&loader] { return loader.state(); },
+                [&loader](const data::SamplerState& state) { loader.load_state(state); }});
+  }
+  // Values of the program's own, such as moving averages. `save` is called on one rank alone, `restore` on the ranks
+  // that are behind.
+  void add_state(std::function<void(checkpoint::Checkpoint& state)> save,
+                 std::function<void(const checkpoint::Checkpoint& state)> restore);
+
+  // For a process that takes a dead rank's place: waits until it is needed, and makes it a rank of the others' world.
+  // Before it a process makes a world of its own (lockstep/c10d/reconfigure.h) and adds what the others add; after it
+  // run() takes the state from another rank. False: the training is over without it; do not call run() then.
+  // kInvalidArgument if the process is of another build than the others, which then go on without it.
+  bool join();
+
+  // Trains until `steps` steps are done. Collective: all ranks give the same number. Returns when all ranks have done
+  // them. An exception that does not tell of a death (kPeerFailed, kUnavailable) leaves run() as it is, on the ranks
+  // that it concerns; so do kTimeout and kAborted. If a group breaks twice in the same step and nobody has died, the
+  // second error leaves run() too. kPeerFailed: fewer than min_ranks are left. kUnsupported: no rank that is left has a
+  // whole state, because `update` has communicated.
+  void run(std::int64_t steps, const ElasticFunctions& functions);
+
+  std::int64_t steps_done() const { return done_; }
+  // How often the world was formed anew.
+  int recoveries() const { return recoveries_; }
+
+ private:
+  struct Part;
+  struct Snapshot;
+  struct Cursor {
+    std::function<data::SamplerState()> state;
+    std::function<void(const data::SamplerState&)> load;
+  };
+  struct Survey;
+  struct Newcomers;
+
+  void add_cursor(Cursor cursor);
+  void go_on(std::int64_t steps, const ElasticFunctions& functions);
+  void begin_world();
+  void take_step(const ElasticFunctions& functions);
+  void clear_gradients();
+  void put_back();
+  void recover(std::int64_t steps, const std::exception_ptr& why);
+  void catch_up();
+  void ask_store(const std::function<void(elastic_detail::WaitingRoom& room)>& ask);
+  bool admit(std::chrono::milliseconds timeout);
+  bool meet(const std::vector<std::string>& handles, std::int64_t uuid) const;
+  Survey survey() const;
+  void require_whole(const Survey& all, const std::string& why) const;
+  void require_enough(const Survey& survivors, std::int64_t steps, const std::exception_ptr& why) const;
+  void refuse_repetition(const Survey& all, const std::exception_ptr& why);
+  void bring_up_to_date(const Survey& all);
+  std::vector<checkpoint::Checkpoint> state() const;
+  void restore(const std::vector<checkpoint::Checkpoint>& parts);
+
+  ElasticOptions options_;
+  std::vector<torch::nn::Module*> models_;
+  std::vector<torch::optim::Optimizer*> optimizers_;
+  std::vector<Part> parts_;
+  std::vector<Cursor> cursors_;
+  std::unique_ptr<Snapshot> snapshot_;
+  std::unique_ptr<Newcomers> newcomers_;  // null: without
+  bool caught_up_ = true;                 // all ranks of the world have done the same steps
+  bool whole_ = true;                     // parameters and all that is added are those after `done_` steps
+  int world_size_ = 0;                    // of the world for which rebuild() was called
+  std::int64_t done_;                     // steps
+  std::int64_t after_;                    // steps for which after_step has returned
+  int recoveries_ = 0;
+  std::int64_t broken_at_ = -1;  // the step in which a group broke although nobody had died
+};
+
+}  // namespace lockstep

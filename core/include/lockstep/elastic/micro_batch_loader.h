@@ -1,0 +1,115 @@
+// MicroBatchLoader: the samples of each micro-batch of a step, on whichever rank asks for them.
+//
+//   MicroBatchLoader loader(dataset, {.batch_size = 64, .shuffle = true});
+//   auto& batch = loader.next(micro_batch);
+//
+// Micro-batch m of n takes the samples that rank m of n ranks takes with a DataLoader of the same options. After the
+// last batch of an epoch the next epoch begins. All micro-batches go through an epoch together, so one cursor is enough
+// for all of them, whatever the number of ranks.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "lockstep/data/data_loader.h"
+#include "lockstep/elastic/elastic_training.h"
+
+namespace lockstep {
+
+template <typename S, typename B = data::BatchOf<S>>
+class MicroBatchLoader {
+ public:
+  using Loader = data::DataLoaderOf<S, B>;
+  using Options = data::DataLoaderOptionsOf<S, B>;
+
+  // `batch_size` is that of a micro-batch. Throws DataError: kInvalidArgument for options that name a share (group,
+  // rank, world_size, machine_batch_size, machine_workers) or would give micro-batches different numbers of batches
+  // (exact), and for an iterable dataset, which has no cursor.
+  template <typename D>
+  explicit MicroBatchLoader(D dataset, Options options = {}) : options_(std::move(options)) {
+    const bool shares = options_.group != nullptr || options_.rank >= 0 || options_.world_size >= 0;
+    if (shares || options_.machine_batch_size != 0 || options_.machine_workers != 0 || options_.exact) {
+      throw data::DataError(
+          ErrorCode::kInvalidArgument,
+          "MicroBatchLoader: group, rank, world_size, machine_batch_size, machine_workers and exact must not be set; "
+          "the micro-batches are the shares, and all have the same number of batches");
+    }
+    auto shared = data::shared_dataset(std::move(dataset));
+    make_ = [shared](const Options& of) { return std::make_unique<Loader>(shared, of); };
+    Options alone = of_micro_batch(0, 1);
+    alone.num_workers = 0;
+    alone.timeout = std::chrono::milliseconds(0);  // needs workers
+    cursor_ = make_(alone)->state();
+  }
+
+  // The next batch of this micro-batch. Each micro-batch of a rank is asked once in each step. The reference is valid
+  // until the next call for the same micro-batch, or load_state(). The first call makes a loader, with its workers.
+  B& next(const MicroBatch& micro_batch) {
+    Share& share = shares_[micro_batch.number];
+    if (share.loader == nullptr) {
+      share.loader = make_(of_micro_batch(micro_batch.number, micro_batch.count));
+      share.loader->load_state(cursor_);
+    } else if (share.batch) {
+      ++*share.batch;
+    }
+    if (share.batch && *share.batch == std::default_sentinel) share.batch.reset();
+    if (!share.batch) share.batch.emplace(share.loader->begin());
+    if (*share.batch == std::default_sentinel) {
+      throw data::DataError(ErrorCode::kInvalidArgument, "MicroBatchLoader: an epoch has no batch");
+    }
+    return **share.batch;
+  }
+
+  // The cursor after the batches that were taken. Throws DataError (kMismatch) in the middle of a step, when
+  // micro-batches of this rank have taken different numbers of batches.
+  data::SamplerState state() const {
+    std::optional<data::SamplerState> all;
+    for (const auto& [number, share] : shares_) {
+      const data::SamplerState one = share.loader->state();
+      if (all && *all != one) {
+        throw data::DataError(ErrorCode::kMismatch,
+                              "MicroBatchLoader: the micro-batches of this rank have taken different numbers of "
+                              "batches; a step takes the same number for each of them");
+      }
+      all = one;
+    }
+    return all.value_or(cursor_);
+  }
+  // The next batches are those from this cursor on.
+  void load_state(const data::SamplerState& state) {
+    shares_.clear();
+    cursor_ = state;
+  }
+
+ private:
+  struct Share {
+    std::unique_ptr<Loader> loader;
+    std::optional<typename Loader::Iterator> batch;  // ends before the loader does
+  };
+
+  Options of_micro_batch(int number, int count) const {
+    Options options = options_;
+    options.rank = number;
+    options.world_size = count;
+    return options;
+  }
+
+  Options options_;
+  std::function<std::unique_ptr<Loader>(const Options& options)> make_;
+  data::SamplerState cursor_;
+  std::map<int, Share> shares_;  // those that this rank has asked for
+};
+
+template <typename D>
+MicroBatchLoader(D) -> MicroBatchLoader<data::SampleOf<D>, data::BatchTypeOf<D>>;
+template <typename D>
+MicroBatchLoader(D, data::DataLoaderOptionsOf<data::SampleOf<D>, data::BatchTypeOf<D>>)
+    -> MicroBatchLoader<data::SampleOf<D>, data::BatchTypeOf<D>>;
+
+}  // namespace lockstep

@@ -1,0 +1,58 @@
+// What an ElasticTraining consists of.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "lockstep/elastic/elastic_training.h"
+#include "snapshot.h"
+#include "waiting_room.h"
+
+namespace lockstep {
+
+struct ElasticTraining::Part {
+  std::function<void(checkpoint::Checkpoint&)> save;
+  std::function<void(const checkpoint::Checkpoint&)> restore;
+};
+
+// Of the step that has begun, or nothing.
+struct ElasticTraining::Snapshot {
+  bool begun = false;
+  elastic_detail::Snapshot of_models;
+  std::vector<data::SamplerState> cursors;
+};
+
+// What the ranks of a new world have.
+struct ElasticTraining::Survey {
+  struct Rank {
+    std::int64_t done = 0;
+    std::int64_t after = 0;
+    bool whole = false;
+    std::int64_t broken_at = -1;
+  };
+  std::vector<Rank> ranks;
+  std::int64_t furthest = -1;  // of those that are whole
+  int source = -1;             // the first of these
+
+  bool is_behind(int rank) const {
+    const Rank& one = ranks[static_cast<std::size_t>(rank)];
+    return !one.whole || one.done < furthest;
+  }
+};
+
+// The places of the ranks where nobody is missing, and who waits for one.
+struct ElasticTraining::Newcomers {
+  explicit Newcomers(std::shared_ptr<comm::Store> store) : room(std::move(store)) {}
+
+  elastic_detail::WaitingRoom room;
+  std::int64_t full_size = 0;  // 0: not known yet
+  std::int64_t place = 0;      // this rank's
+  bool are_joining = false;    // an error now may tell of a newcomer's death
+  bool store_failed = false;   // known to rank 0 alone
+  bool is_over = false;
+};
+
+}  // namespace lockstep

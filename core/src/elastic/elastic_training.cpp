@@ -1,0 +1,330 @@
+#include "lockstep/elastic/elastic_training.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <exception>
+
+#include "elastic_parts.h"
+#include "lockstep/base/log.h"
+#include "lockstep/c10d/collectives.h"
+#include "lockstep/c10d/objects.h"
+#include "lockstep/c10d/reconfigure.h"
+#include "transfer.h"
+
+namespace lockstep {
+namespace {
+
+// The last step of SplitMix64, which spreads neighbouring numbers.
+std::uint64_t spread(std::uint64_t number) {
+  number += 0x9e3779b97f4a7c15U;
+  number = (number ^ (number >> 30)) * 0xbf58476d1ce4e5b9U;
+  number = (number ^ (number >> 27)) * 0x94d049bb133111ebU;
+  return number ^ (number >> 31);
+}
+
+// Of a rank, or of the store that it served.
+bool tells_of_death(const std::exception& error) {
+  const ErrorCode code = error_code(error);
+  return code == ErrorCode::kPeerFailed || code == ErrorCode::kUnavailable;
+}
+
+std::string text_of(const std::exception& error) {
+  const auto* const known = dynamic_cast<const c10::Error*>(&error);
+  return known != nullptr ? known->what_without_backtrace() : error.what();
+}
+
+std::string text_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& known) {
+    return text_of(known);
+  }
+}
+
+// Runs `what`. Returns the error if it tells of a death, and throws every other one.
+template <typename What>
+std::exception_ptr unless_a_rank_dies(What&& what) {
+  try {
+    what();
+  } catch (const std::exception& error) {
+    if (!tells_of_death(error)) throw;
+    return std::current_exception();
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+ElasticStep::ElasticStep(std::int64_t number, int rank, int world_size, int micro_batches,
+                         std::optional<std::uint64_t> seed)
+    : number_(number),
+      count_(micro_batches),
+      seed_(seed),
+      weight_(static_cast<double>(world_size) / static_cast<double>(micro_batches)) {
+  for (int one = rank; one < micro_batches; one += world_size) micro_batches_.push_back(one);
+}
+
+MicroBatch ElasticStep::begin(int part) const {
+  TORCH_CHECK_VALUE(part >= 0 && part < parts(), "ElasticStep: expected a part from 0 to ", parts() - 1, ", got ",
+                    part);
+  const MicroBatch which{number_, micro_batches_[static_cast<std::size_t>(part)], count_};
+  if (seed_) {
+    const std::uint64_t of_step = spread(*seed_ ^ spread(static_cast<std::uint64_t>(number_)));
+    torch::manual_seed(spread(of_step ^ static_cast<std::uint64_t>(which.number)));
+  }
+  return which;
+}
+
+ElasticTraining::ElasticTraining(ElasticOptions options)
+    : options_(std::move(options)),
+      snapshot_(std::make_unique<Snapshot>()),
+      done_(options_.first_step),
+      after_(options_.first_step) {
+  TORCH_CHECK_VALUE(options_.min_ranks >= 1, "ElasticTraining: min_ranks must be at least 1, got ", options_.min_ranks);
+  TORCH_CHECK_VALUE(options_.micro_batches >= 0,
+                    "ElasticTraining: micro_batches must be at least 1, or 0 for one of "
+                    "each rank, got ",
+                    options_.micro_batches);
+  TORCH_CHECK_VALUE(options_.first_step >= 0, "ElasticTraining: first_step must be at least 0, got ",
+                    options_.first_step);
+  if (options_.newcomers != nullptr) newcomers_ = std::make_unique<Newcomers>(options_.newcomers);
+}
+
+ElasticTraining::~ElasticTraining() {
+  if (newcomers_ == nullptr || !newcomers_->is_over) return;
+  try {
+    newcomers_->room.close();
+  } catch (const std::exception& error) {
+    log::warning(
+        fmt::format("processes that wait to join the training were not told that it is over: {}", text_of(error)));
+  }
+}
+
+void ElasticTraining::add_model(torch::nn::Module& model) {
+  add_state([&model](checkpoint::Checkpoint& state) { state.add_model(model); },
+            [&model](const checkpoint::Checkpoint& state) { state.restore_model(model); });
+  models_.push_back(&model);
+}
+
+void ElasticTraining::add_optimizer(torch::optim::Optimizer& optimizer) {
+  try {
+    checkpoint::Checkpoint().add_optimizer(optimizer);
+  } catch (const checkpoint::CheckpointError& error) {
+    throw ArgumentError(error.code(), fmt::format("ElasticTraining: {}. A sharded optimizer cannot outlive a rank: the "
+                                                  "dead rank's share of the state is nowhere else. Restart such a "
+                                                  "training from a checkpoint (lockstep run --max-restarts)",
+                                                  error.what()));
+  }
+  add_state([&optimizer](checkpoint::Checkpoint& state) { state.add_optimizer(optimizer); },
+            [&optimizer](const checkpoint::Checkpoint& state) { state.restore_optimizer(optimizer); });
+  optimizers_.push_back(&optimizer);
+}
+
+void ElasticTraining::add_state(std::function<void(checkpoint::Checkpoint& state)> save,
+                                std::function<void(const checkpoint::Checkpoint& state)> restore) {
+  TORCH_CHECK_VALUE(save && restore, "ElasticTraining: add_state needs both functions");
+  parts_.push_back({std::move(save), std::move(restore)});
+}
+
+void ElasticTraining::add_cursor(Cursor cursor) {
+  add_state([cursor](checkpoint::Checkpoint& state) { state.set("cursor", data::to_string(cursor.state())); },
+            [cursor](const checkpoint::Checkpoint& state) {
+              cursor.load(data::sampler_state_from_string(state.get_text("cursor")));
+            });
+  cursors_.push_back(std::move(cursor));
+}
+
+void ElasticTraining::run(std::int64_t steps, const ElasticFunctions& functions) {
+  TORCH_CHECK_VALUE(functions.gradients && functions.update, "ElasticTraining: run() needs gradients and update");
+  TORCH_CHECK_VALUE(whole_ || done_ < 0,
+                    "ElasticTraining: an earlier run() ended in the middle of an update, so that the "
+                    "parameters are not those of any step");
+  if (snapshot_->begun) put_back();  // an earlier run() ended in the middle of a step
+  if (newcomers_ != nullptr) newcomers_->is_over = false;
+  while (true) {
+    const std::exception_ptr error = unless_a_rank_dies([&] { go_on(steps, functions); });
+    if (error == nullptr) break;
+    recover(steps, error);
+  }
+  if (newcomers_ != nullptr) newcomers_->is_over = true;
+}
+
+void ElasticTraining::go_on(std::int64_t steps, const ElasticFunctions& functions) {
+  begin_world();
+  while (true) {
+    if (after_ < done_) {
+      if (functions.after_step) functions.after_step(done_);
+      after_ = done_;
+    }
+    if (done_ >= steps) break;
+    if (admit(std::chrono::milliseconds(0))) begin_world();
+    take_step(functions);
+  }
+  barrier();  // a rank may have to do its last step again, and needs the others for it
+}
+
+void ElasticTraining::begin_world() {
+  catch_up();
+  const int size = get_world_size();
+  if (options_.micro_batches == 0) options_.micro_batches = size;
+  if (size > options_.micro_batches) {
+    throw ArgumentError(ErrorCode::kInvalidArgument,
+                        fmt::format("ElasticTraining: expected at least one micro-batch of a step for each rank, found "
+                                    "{} for {} ranks: set ElasticOptions::micro_batches",
+                                    options_.micro_batches, size));
+  }
+  world_size_ = size;
+  if (newcomers_ != nullptr && newcomers_->full_size == 0) {
+    newcomers_->full_size = size;
+    newcomers_->place = get_rank();
+  }
+  if (options_.rebuild) options_.rebuild();
+  if (newcomers_ != nullptr) newcomers_->are_joining = false;
+}
+
+void ElasticTraining::take_step(const ElasticFunctions& functions) {
+  snapshot_->of_models.take(models_, !options_.seed);
+  snapshot_->cursors.clear();
+  for (const Cursor& cursor : cursors_) snapshot_->cursors.push_back(cursor.state());
+  clear_gradients();
+  snapshot_->begun = true;
+  ElasticStep step(done_, get_rank(), world_size_, options_.micro_batches, options_.seed);
+  functions.gradients(step);
+  whole_ = false;
+  functions.update(done_);
+  whole_ = true;
+  snapshot_->begun = false;
+  ++done_;
+}
+
+void ElasticTraining::clear_gradients() {
+  for (torch::optim::Optimizer* const optimizer : optimizers_) optimizer->zero_grad();
+  for (torch::nn::Module* const model : models_) model->zero_grad();
+}
+
+void ElasticTraining::put_back() {
+  snapshot_->of_models.put_back(models_);
+  for (std::size_t i = 0; i < cursors_.size(); ++i) cursors_[i].load(snapshot_->cursors[i]);
+  clear_gradients();
+  snapshot_->begun = false;
+}
+
+void ElasticTraining::recover(std::int64_t steps, const std::exception_ptr& why) {
+  log::info(fmt::format("ElasticTraining: after {} steps: {}", done_, text_of(why)));
+  if (snapshot_->begun && snapshot_->of_models.parameters_changed(models_)) whole_ = false;
+  caught_up_ = false;
+  bool lost = newcomers_ != nullptr && std::exchange(newcomers_->are_joining, false);
+  while (true) {
+    reconfigure({.timeout = options_.timeout});
+    ++recoveries_;
+    lost = lost || get_world_size() < world_size_;
+    Survey all;
+    std::exception_ptr again = unless_a_rank_dies([&] { all = survey(); });
+    if (again == nullptr) {
+      require_whole(all, text_of(why));
+      if (!lost) refuse_repetition(all, why);
+      again = unless_a_rank_dies([&] { admit(options_.newcomer_timeout); });
+    }
+    if (again == nullptr) {
+      require_enough(all, steps, why);
+      return;
+    }
+    log::info(fmt::format("ElasticTraining: once more: {}", text_of(again)));
+  }
+}
+
+// After the world was formed anew.
+void ElasticTraining::catch_up() {
+  if (caught_up_) return;
+  const std::int64_t done_before = done_;
+  const Survey all = survey();
+  require_whole(all, "the rank that had one has died too");
+  bring_up_to_date(all);
+  caught_up_ = true;
+  if (get_rank() != 0) return;
+  log::warning(fmt::format("ElasticTraining: {} ranks go on after {} steps{}", get_world_size(), done_,
+                           done_ > done_before ? ", the last of which rank 0 has from another rank" : ""));
+}
+
+ElasticTraining::Survey ElasticTraining::survey() const {
+  Survey all;
+  const std::vector<std::int64_t> mine{done_, after_, whole_ ? 1 : 0, broken_at_};
+  for (const std::vector<std::int64_t>& row : all_gather_object(mine)) {
+    all.ranks.push_back({row.at(0), row.at(1), row.at(2) != 0, row.at(3)});
+    const Survey::Rank& one = all.ranks.back();
+    if (!one.whole || one.done <= all.furthest) continue;
+    all.furthest = one.done;
+    all.source = static_cast<int>(all.ranks.size()) - 1;
+  }
+  return all;
+}
+
+// Throws on all ranks alike.
+void ElasticTraining::require_whole(const Survey& all, const std::string& why) const {
+  if (all.source >= 0) return;
+  throw ArgumentError(ErrorCode::kUnsupported,
+                      fmt::format("ElasticTraining: a rank died while all others were in update (step {}), or had "
+                                  "changed parameters in gradients, so that no rank has a whole state: update must "
+                                  "not communicate, and gradients must not change parameters. Go on from a "
+                                  "checkpoint. The last death: {}",
+                                  done_, why));
+}
+
+void ElasticTraining::require_enough(const Survey& survivors, std::int64_t steps, const std::exception_ptr& why) const {
+  const bool over =
+      std::all_of(survivors.ranks.begin(), survivors.ranks.end(), [&](const auto& one) { return one.done >= steps; });
+  if (get_world_size() >= options_.min_ranks || over) return;
+  throw BackendError(ErrorCode::kPeerFailed,
+                     fmt::format("ElasticTraining: {} rank(s) are left after {} steps, and min_ranks is {}. The last "
+                                 "death: {}",
+                                 get_world_size(), survivors.furthest, options_.min_ranks, text_of(why)));
+}
+
+// Nobody has died. A broken connection may be made anew, but not for ever.
+void ElasticTraining::refuse_repetition(const Survey& all, const std::exception_ptr& why) {
+  const bool repeated =
+      std::any_of(all.ranks.begin(), all.ranks.end(), [&](const auto& one) { return one.broken_at == all.furthest; });
+  if (repeated) std::rethrow_exception(why);
+  broken_at_ = all.furthest;
+}
+
+// A rank that is behind in the same step, or has a step less, takes everything from one that is not. Its generators
+// have drawn what they draw in the step that the others have done, so they stay.
+void ElasticTraining::bring_up_to_date(const Survey& all) {
+  if (snapshot_->begun && done_ == all.furthest) put_back();
+  const int rank = get_rank();
+  if (rank == all.source) {
+    for (int other = 0; other < get_world_size(); ++other) {
+      if (all.is_behind(other)) elastic_detail::send_state(state(), other);
+    }
+  } else if (all.is_behind(rank)) {
+    restore(elastic_detail::receive_state(all.source));
+    clear_gradients();
+    snapshot_->begun = false;
+    whole_ = true;
+    done_ = all.furthest;
+  }
+  for (const Cursor& cursor : cursors_) cursor.load(cursor.state());  // this rank's micro-batches may be others now
+  after_ = done_;
+  for (const Survey::Rank& one : all.ranks) {
+    if (one.done >= 0) after_ = std::min(after_, one.after);
+  }
+}
+
+std::vector<checkpoint::Checkpoint> ElasticTraining::state() const {
+  std::vector<checkpoint::Checkpoint> parts(parts_.size());
+  for (std::size_t i = 0; i < parts_.size(); ++i) parts_[i].save(parts[i]);
+  return parts;
+}
+
+void ElasticTraining::restore(const std::vector<checkpoint::Checkpoint>& parts) {
+  TORCH_CHECK_VALUE(parts.size() == parts_.size(), "ElasticTraining: this rank has added ", parts_.size(),
+                    " models, optimizers and other states, and another rank ", parts.size(),
+                    ": add the same on all ranks, in the same order");
+  whole_ = false;  // an error leaves it half old, half new
+  for (std::size_t i = 0; i < parts_.size(); ++i) parts_[i].restore(parts[i]);
+}
+
+}  // namespace lockstep

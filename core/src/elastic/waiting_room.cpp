@@ -1,0 +1,87 @@
+#include "waiting_room.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <tuple>
+#include <utility>
+
+#include "base/number_text.h"
+#include "lockstep/c10d/errors.h"
+#include "lockstep/c10d/objects.h"
+
+namespace lockstep::elastic_detail {
+namespace {
+
+constexpr const char* kCount = "elastic/newcomers";
+constexpr const char* kOver = "elastic/over";
+constexpr auto kValueTime = std::chrono::seconds(10);  // a process sets its handle right after it has its number
+
+std::string handle_key(std::int64_t number) {
+  return fmt::format("elastic/handle/{}", number);
+}
+std::string invitation_key(std::int64_t number) {
+  return fmt::format("elastic/invitation/{}", number);
+}
+
+template <typename T>
+T value_of(Result<T> result) {
+  if (!result.ok()) throw_status(result.status(), "ElasticTraining: the store of the newcomers");
+  return std::move(result).value();
+}
+void require(const Status& status) {
+  if (!status.ok()) throw_status(status, "ElasticTraining: the store of the newcomers");
+}
+
+using Fields =
+    std::tuple<std::vector<std::string>, std::int64_t, std::vector<std::int64_t>, std::int64_t, std::int64_t>;
+
+}  // namespace
+
+// Reads only: a file grows with each write, and this is asked in each step.
+std::int64_t WaitingRoom::count() {
+  if (!value_of(store_->check(std::array{std::string(kCount)}))) return 0;
+  return number_from_text<std::int64_t>(value_of(store_->get(kCount, Deadline::after(kValueTime)))).value_or(0);
+}
+
+// The order of its calls is the reverse of that in close(), so that one of the two notices the other.
+std::optional<Invitation> WaitingRoom::wait(const std::string& handle) {
+  const std::int64_t number = value_of(store_->add(kCount, 1));
+  require(store_->set(handle_key(number), handle));
+  if (value_of(store_->check(std::array{std::string(kOver)}))) return std::nullopt;
+  const std::string text = value_of(store_->get(invitation_key(number), Deadline::never()));
+  if (text.empty()) return std::nullopt;
+  auto [handles, uuid, places, full_size, micro_batches] = decode_object<Fields>(text);
+  return Invitation{std::move(handles), uuid, std::move(places), full_size, micro_batches};
+}
+
+std::vector<Waiting> WaitingRoom::waiting(std::size_t most, Deadline deadline) {
+  std::vector<Waiting> found;
+  for (std::int64_t number = first_; found.size() < most; ++number) {
+    if (number > count()) {
+      const std::string next = handle_key(number);
+      const Status come = store_->wait(std::array{next}, deadline);
+      if (come.code() == ErrorCode::kTimeout) break;
+      require(come);
+    }
+    const bool invited = value_of(store_->check(std::array{invitation_key(number)}));
+    if (invited && number == first_) ++first_;
+    if (!invited) found.push_back({number, value_of(store_->get(handle_key(number), Deadline::after(kValueTime)))});
+  }
+  return found;
+}
+
+void WaitingRoom::invite(std::int64_t number, const Invitation& invitation) {
+  const Fields fields(invitation.handles, invitation.uuid, invitation.places, invitation.full_size,
+                      invitation.micro_batches);
+  require(store_->set(invitation_key(number), encode_object(fields)));
+}
+
+void WaitingRoom::close() {
+  require(store_->set(kOver, "1"));
+  for (std::int64_t number = 1; number <= count(); ++number) {
+    static_cast<void>(value_of(store_->compare_set(invitation_key(number), "", "")));
+  }
+}
+
+}  // namespace lockstep::elastic_detail

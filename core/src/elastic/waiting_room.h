@@ -1,0 +1,50 @@
+// Where processes wait that are to take the places of dead ranks: keys of a store that outlives the ranks.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/store/store.h"
+
+namespace lockstep::elastic_detail {
+
+// What a newcomer needs to know to meet the others.
+struct Invitation {
+  std::vector<std::string> handles = {};  // of all members, by rank
+  std::int64_t uuid = 0;
+  std::vector<std::int64_t> places = {};  // of all members, by rank: the rank of each where nobody is missing
+  std::int64_t full_size = 0;             // where nobody is missing
+  std::int64_t micro_batches = 0;
+};
+
+struct Waiting {
+  std::int64_t number = 0;
+  std::string handle;
+};
+
+// Functions throw StoreError or NetworkError if the store fails.
+class WaitingRoom {
+ public:
+  explicit WaitingRoom(std::shared_ptr<comm::Store> store) : store_(std::move(store)) {}
+
+  // For a newcomer: blocks until it is invited; nullopt: the training is over.
+  std::optional<Invitation> wait(const std::string& handle);
+
+  // The first `most` that wait, also those that come until the deadline.
+  std::vector<Waiting> waiting(std::size_t most, Deadline deadline);
+  void invite(std::int64_t number, const Invitation& invitation);
+  // The training is over.
+  void close();
+
+ private:
+  std::int64_t count();
+
+  std::shared_ptr<comm::Store> store_;
+  std::int64_t first_ = 1;  // all before it were invited
+};
+
+}  // namespace lockstep::elastic_detail
