@@ -46,5 +46,6 @@
 #include "lockstep/nn/one_cycle_lr.h"                    // IWYU pragma: export
 #include "lockstep/nn/power_sgd.h"                       // IWYU pragma: export
 #include "lockstep/nn/scatter.h"                         // IWYU pragma: export
+#include "lockstep/nn/shared_step.h"                     // IWYU pragma: export
 #include "lockstep/nn/sync_batch_norm.h"                 // IWYU pragma: export
 #include "lockstep/nn/zero_redundancy_optimizer.h"       // IWYU pragma: export

@@ -25,6 +25,7 @@ namespace lockstep::comm {
 struct HandOver {
   std::vector<Peer> peers;           // by rank
   std::shared_ptr<Mapping> control;  // zero-filled at first
+  std::shared_ptr<Fd> control_file;  // of `control`; only with HandOverOptions::keep_control_file
 };
 
 struct HandOverOptions {
@@ -33,6 +34,7 @@ struct HandOverOptions {
   std::string name;
   std::size_t control_bytes = 0;
   Roster roster = Roster();  // how errors name the ranks
+  bool keep_control_file = false;
 };
 
 // Collective; blocks until every rank has taken part. A rank on another machine is refused, by name.

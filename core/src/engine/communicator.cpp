@@ -205,6 +205,9 @@ SharedArena& Communicator::arena() const {
 std::uint64_t Communicator::family() const {
   return group_->family();
 }
+bool Communicator::shares_memory() const {
+  return group_->shares_memory();
+}
 
 template <typename Args>
 Status Communicator::run(const Args& args, Deadline deadline) {

@@ -1,9 +1,11 @@
 #include "shm/hand_over.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <map>
 #include <utility>
 
@@ -91,6 +93,10 @@ Result<HandOver> HandOverSide::build(const Fd& control) {
   LOCKSTEP_FAULT_POINT("hand over: answered");
   HandOver result;
   LOCKSTEP_ASSIGN_OR_RETURN(result.control, map_control(control, options_.control_bytes));
+  if (options_.keep_control_file) {
+    result.control_file = std::make_shared<Fd>(fcntl(control.get(), F_DUPFD_CLOEXEC, 0));
+    if (!result.control_file->valid()) return Status::from_errno("cannot keep the file of shared memory", errno);
+  }
   for (int rank = 0; rank < options_.group_size; ++rank) {
     Fd process = descriptors_[rank].size() > 1 ? std::move(descriptors_[rank][1]) : Fd();
     LOCKSTEP_ASSIGN_OR_RETURN(Peer peer,

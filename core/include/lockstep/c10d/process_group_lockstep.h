@@ -52,10 +52,10 @@
 namespace lockstep {
 
 class GroupCore;
-
 namespace comm {
 class MeetingPlace;
-}
+class SharedBlock;
+}  // namespace comm
 
 // The arena in which this process shares memory with the other ranks of the machine. The first call makes it, all
 // groups share it, and it goes with the last group and tensor that uses it.
@@ -174,6 +174,13 @@ class ProcessGroupLockstep : public GroupBackend {
   bool supportsTensorAlloc(c10::DeviceIndex) override { return true; }
   std::shared_ptr<c10::Allocator> getMemAllocator() override;
 
+  // Whether all ranks are on one machine, where they share memory.
+  bool shares_memory() const;
+  // Collective: memory of `bytes`, the same on every rank, that all ranks see (shm/shared_block.h). Zeros at first. It
+  // outlives the group. Throws BackendError: kUnsupported where the ranks are on several machines, kUnavailable where
+  // the system gives no memory.
+  std::shared_ptr<comm::SharedBlock> share_block(std::size_t bytes);
+
   // Breaks the group for every rank: operations, now and later, fail with kAborted and this reason.
   void abort() override;
   void abort(const std::string& reason);
@@ -238,6 +245,9 @@ class ProcessGroupLockstep : public GroupBackend {
   const std::string& who() const override;
   c10::intrusive_ptr<c10d::Backend> create_part(Membership part) const override;
   c10::intrusive_ptr<c10d::Backend> create_twin(Membership twin) const override;
+  // Throws where this rank has left the group.
+  std::shared_ptr<comm::Communicator> member_communicator() const;
+  std::shared_ptr<comm::Store> watched_by_all(std::shared_ptr<comm::Store> store) const;
 
   const std::string profiled_as_;
   const bool enable_reconfigure_;
@@ -246,6 +256,7 @@ class ProcessGroupLockstep : public GroupBackend {
   std::atomic<const std::shared_ptr<GroupCore>*> core_{nullptr};
   mutable std::shared_ptr<comm::MeetingPlace> place_ LOCKSTEP_GUARDED_BY(place_mutex_);
   std::atomic<bool> reconfiguring_{false};
+  std::atomic<int> blocks_{0};  // shared so far: the same number on every rank
 };
 
 }  // namespace lockstep

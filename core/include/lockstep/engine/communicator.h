@@ -214,6 +214,8 @@ class Communicator {
   const std::string& name() const;
   SharedArena& arena() const;
   std::uint64_t family() const;
+  // Whether all ranks share memory: they are on one machine.
+  bool shares_memory() const;
 
   // Args: AllReduce, Reduce, Broadcast, AllGather, Gather, Scatter, ReduceScatter, AllToAll, Barrier, Send, Receive.
   template <typename Args>

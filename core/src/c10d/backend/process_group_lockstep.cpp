@@ -10,6 +10,9 @@
 #include "c10d/backend/group_core.h"
 #include "c10d/backend/group_errors.h"
 #include "lockstep/c10d/errors.h"
+#include "lockstep/store/prefix_store.h"
+#include "shm/shared_block.h"
+#include "store/membership/delete_by_last_rank.h"
 #include "store/membership/watched_store.h"
 
 namespace lockstep {
@@ -180,19 +183,52 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupLockstep::create_part(Membership p
 }
 
 c10::intrusive_ptr<c10d::Backend> ProcessGroupLockstep::create_twin(Membership twin) const {
-  const auto communicator = core()->communicator();
-  if (communicator == nullptr) throw BackendError(ErrorCode::kAborted, who() + ": this rank has left the group");
   ProcessGroupLockstepOptions options = options_of(twin);
-  options.family = communicator->family();
-  std::vector<int> ranks(twin.size);
+  options.family = member_communicator()->family();
+  return create(watched_by_all(std::move(twin.store)), options);
+}
+
+std::shared_ptr<comm::Communicator> ProcessGroupLockstep::member_communicator() const {
+  auto communicator = core()->communicator();
+  if (communicator == nullptr) throw BackendError(ErrorCode::kAborted, who() + ": this rank has left the group");
+  return communicator;
+}
+
+// For what all members make together: a member that has seen this group break takes no part. That it then leaves is not
+// the cause.
+std::shared_ptr<comm::Store> ProcessGroupLockstep::watched_by_all(std::shared_ptr<comm::Store> store) const {
+  std::vector<int> ranks(static_cast<std::size_t>(size_));
   std::iota(ranks.begin(), ranks.end(), 0);
-  // A member that has seen this group break makes no twin. That it then leaves is not the cause.
-  const auto look = [ranks = std::move(ranks)](const comm::Communicator& group) {
+  return watch_group(std::move(store), core(), [ranks = std::move(ranks)](const comm::Communicator& group) {
     const Status present = group.check_present(ranks);
     const Status health = group.health();
     return health.ok() ? present : health;
-  };
-  return create(watch_group(std::move(twin.store), core(), look), options);
+  });
+}
+
+bool ProcessGroupLockstep::shares_memory() const {
+  return member_communicator()->shares_memory();
+}
+
+std::shared_ptr<comm::SharedBlock> ProcessGroupLockstep::share_block(std::size_t bytes) {
+  const std::string context = fmt::format("{}, sharing {} bytes", who(), bytes);
+  if (!shares_memory()) {
+    throw_status({ErrorCode::kUnsupported, "the ranks are on several machines; expected all of them on one"}, context);
+  }
+  if (const Status broken = health(); !broken.ok()) throw_status(broken, context);
+  const Membership& mine = membership();
+  const auto place =
+      watched_by_all(std::make_shared<comm::PrefixStore>(fmt::format("{}/block#{}", mine.name, ++blocks_), store()));
+  comm::HandOverOptions options;
+  options.rank = rank_;
+  options.group_size = size_;
+  options.name = mine.name;
+  options.roster = comm::Roster(mine.global_ranks);
+  options.control_bytes = bytes;
+  auto block = comm::SharedBlock::create(*place, *process_arena(), options, Deadline::after(mine.timeout));
+  if (!block.ok()) throw_status(block.status(), context);
+  if (size_ > 1) comm::delete_by_last_rank(*place, "met", size_, std::vector{comm::hand_over_key(mine.name)});
+  return std::move(block).value();
 }
 
 void ProcessGroupLockstep::abort() {

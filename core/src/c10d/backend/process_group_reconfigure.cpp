@@ -54,6 +54,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::reconfigure(const c10d::Rec
   options.members = found.members;
   options.profiled_as = profiled_as_;
   renew_core(join(found.store, options));
+  blocks_ = 0;
   renew({found.store, options.name, options.rank, options.world_size, {}, timeout_or_default(c10d::kUnsetTimeout)});
   met->formed();
   return c10::make_intrusive<LockstepWork>(rank_, c10d::OpType::UNKNOWN, std::vector<at::Tensor>());

@@ -139,6 +139,8 @@ class Group {
   virtual void hear(const Failure& failure) = 0;
   // Ok while none of these ranks has died or left, as far as this rank can see; else kPeerFailed, with the first cause.
   virtual Status check_present(const std::vector<int>& ranks) = 0;
+  // Whether all ranks share memory: they are on one machine.
+  virtual bool shares_memory() const = 0;
   // Ranks that have not called this collective, as far as this rank knows.
   virtual std::vector<int> absent(std::uint64_t sequence) const = 0;
 

@@ -54,6 +54,7 @@ class HierarchicalGroup final : public Group, public std::enable_shared_from_thi
   Failure failure() const override;
   void hear(const Failure& failure) override;
   Status check_present(const std::vector<int>& ranks) override;
+  bool shares_memory() const override { return false; }
   std::vector<int> absent(std::uint64_t sequence) const override;
   void close() override;
 

@@ -44,6 +44,7 @@ class LocalGroup final : public Group, public std::enable_shared_from_this<Local
   Failure failure() const override;
   void hear(const Failure& failure) override;
   Status check_present(const std::vector<int>& ranks) override { return watch_.check_present(ranks); }
+  bool shares_memory() const override { return true; }
   std::vector<int> absent(std::uint64_t sequence) const override { return watch_.absent(sequence); }
   void close() override;
 

@@ -1,0 +1,151 @@
+// The shared-parameter step: on one machine, parameters and optimizer state live once, in memory that all ranks share.
+// Each rank updates its own part of the elements, and every rank sees the result. Nothing is sent.
+//
+//   lockstep::DistributedDataParallel ddp(net);
+//   lockstep::SharedStep<torch::optim::AdamW> optimizer(ddp.parameters(), torch::optim::AdamWOptions(1e-3));
+//   ...
+//   optimizer.zero_grad();
+//   loss_of(ddp->forward(x), y).backward();
+//   optimizer.step();                                    // collective
+//
+// It is the optimizer itself (SGD, Adam, AdamW or Adagrad of LibTorch), with another step(). Options, groups with
+// options of their own, schedulers, zero_grad, add_param_group, state(), save() and load(), checkpoints and clipping
+// before step() work as usual. Every rank has the whole state in state(), so any rank saves it, and a plain optimizer
+// reads it. Results are those of the plain optimizer's step() with one thread, bit for bit, with any number of ranks
+// and threads; with `fused`, those of fused_step (lockstep/nn/fused_step.h).
+//
+// The values of rank 0 count at first. From then on a rank sees in its parameters what step() makes of them, and what
+// it writes there itself: a value that a rank writes (a checkpoint that it loads, a moving average that it puts in, a
+// weight that it clamps) belongs to this rank alone until the next step, as with a plain optimizer. step() needs equal
+// parameters on all ranks. So ranks that write must all write the same; step() then takes rank 0's values and shares
+// them again. If some ranks have written to a parameter and others have not, step() throws on every rank. The same
+// holds for state, and for parameters that get other memory (set_data).
+//
+// Order: no rank changes a parameter before all ranks have called step(), and step() returns when all are done. So a
+// rank that still computes, evaluates or saves never sees a part of a step.
+//
+// Gradients must be the same on all ranks, as DistributedDataParallel makes them. A few elements of each gradient are
+// compared: gradients that were never averaged (no_sync, no wrapper) are an error on every rank.
+//
+// If a rank dies inside step(), the others finish the step in its place: each element is either as before the step or
+// as after it, and what the dead rank had in hand is begun again from a copy. The others' step() throws the error of
+// the group; its text says after which step the parameters are. Parameters and state then belong to each rank alone, so
+// a frozen rank that wakes later changes nothing. is_whole() is false where this could not be done (a rank stood still
+// in the middle); then load a checkpoint.
+//
+// Memory: parameters and state once for the machine instead of once for each rank. Addresses of parameters change when
+// the optimizer is made. When the optimizer is gone, parameters stay where they are, and each rank has its own as soon
+// as it writes to them.
+//
+// Refused, with an error on every rank: optimizers of other classes (at compile time); ranks on several machines
+// (ZeroRedundancyOptimizer works there); backends other than lockstep; parameters on a GPU, sparse, with holes, or that
+// are a part of a larger memory; a parameter that is twice in the groups, or two that share memory; sparse gradients;
+// gradients of another dtype; memory that exceeds that of the machine or container; options, groups or numbers of steps
+// that differ between ranks; systems without /proc/self/pagemap.
+//
+// Threads: not thread-safe. In DistributedDataParallel's join, ranks that have finished must step too:
+// JoinOptions::after_shadow_pass (lockstep/nn/join.h). The constructor and step() are collective over the group, and
+// block; they throw c10::ValueError where ranks disagree, and what the collectives throw (lockstep/c10d/errors.h).
+#pragma once
+
+#include <torch/optim.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "lockstep/c10d/process_groups.h"
+
+namespace lockstep {
+
+struct SharedStepOptions {
+  ProcessGroup process_group = nullptr;  // null: the world. All its ranks are on one machine
+  // The step is that of fused_step: faster, and other last bits.
+  bool fused = false;
+};
+
+namespace nn_detail {
+
+// SharedStep without the type of the optimizer.
+class SharedStepper {
+ public:
+  using Groups = std::vector<torch::optim::OptimizerParamGroup>;
+  // Makes an optimizer of the same class, with these options for every group.
+  using Factory = std::function<std::unique_ptr<torch::optim::Optimizer>(
+      const Groups& groups, const torch::optim::OptimizerOptions& options)>;
+
+  // Collective. Returns `groups`, once all ranks have agreed that they can be shared.
+  static const Groups& agree(const Groups& groups, const torch::optim::OptimizerOptions& defaults,
+                             const Factory& factory, const SharedStepOptions& options);
+  // Collective, after agree().
+  SharedStepper(torch::optim::Optimizer& optimizer, Factory factory, const SharedStepOptions& options);
+  ~SharedStepper();
+  SharedStepper(const SharedStepper&) = delete;
+  SharedStepper& operator=(const SharedStepper&) = delete;
+
+  void step();
+  std::uint64_t steps() const;
+  bool is_whole() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace nn_detail
+
+template <typename Inner>
+class SharedStep : public Inner {
+  template <typename... Kinds>
+  static constexpr bool kIsOneOf = (std::is_same_v<Inner, Kinds> || ...);
+  static_assert(kIsOneOf<torch::optim::SGD, torch::optim::Adam, torch::optim::AdamW, torch::optim::Adagrad>,
+                "SharedStep is for torch::optim::SGD, Adam, AdamW and Adagrad; ZeroRedundancyOptimizer takes others");
+
+ public:
+  using Inner::LossClosure;
+
+  // Collective: all ranks pass the same parameters in the same groups. `defaults` are the options of groups without
+  // any.
+  template <typename Options>
+  SharedStep(const std::vector<torch::optim::OptimizerParamGroup>& groups, const Options& defaults,
+             const SharedStepOptions& options = {})
+      : Inner(nn_detail::SharedStepper::agree(groups, defaults, factory<Options>(), options), defaults),
+        stepper_(*this, factory<Options>(), options) {}
+  template <typename Options>
+  SharedStep(std::vector<torch::Tensor> parameters, const Options& defaults, const SharedStepOptions& options = {})
+      : SharedStep(
+            std::vector<torch::optim::OptimizerParamGroup>{torch::optim::OptimizerParamGroup(std::move(parameters))},
+            defaults, options) {}
+
+  // Collective. Every rank calls `closure` once, before the step. Returns its result.
+  torch::Tensor step(typename Inner::LossClosure closure = nullptr) override {
+    torch::Tensor loss;
+    if (closure) {
+      const torch::AutoGradMode with_gradients(true);
+      loss = closure();
+    }
+    stepper_.step();
+    return loss;
+  }
+
+  // Steps that have been taken with this object.
+  std::uint64_t steps() const { return stepper_.steps(); }
+  // False: a step failed in its middle, and some elements have taken it while others have not.
+  bool is_whole() const { return stepper_.is_whole(); }
+
+ private:
+  template <typename Options>
+  static nn_detail::SharedStepper::Factory factory() {
+    return [](const std::vector<torch::optim::OptimizerParamGroup>& groups,
+              const torch::optim::OptimizerOptions& options) -> std::unique_ptr<torch::optim::Optimizer> {
+      return std::make_unique<Inner>(groups, static_cast<const Options&>(options));
+    };
+  }
+
+  nn_detail::SharedStepper stepper_;
+};
+
+}  // namespace lockstep

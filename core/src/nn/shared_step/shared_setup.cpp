@@ -1,0 +1,262 @@
+// What the ranks agree on: before parameters are shared, and at the first meeting of each step.
+#include <ATen/Parallel.h>
+#include <c10/util/Type.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <typeinfo>
+#include <utility>
+
+#include "base/arithmetic.h"
+#include "base/fnv1a.h"
+#include "c10d/backend/group_errors.h"
+#include "c10d/world/engine_of.h"
+#include "c10d/world/own_group.h"
+#include "nn/same_memory.h"
+#include "nn/same_on_all_ranks.h"
+#include "shared_stepper_impl.h"
+#include "shm/memory_limits.h"
+
+namespace lockstep::nn_detail {
+namespace {
+
+using Groups = SharedStepper::Groups;
+constexpr const char* kNeeds = "SharedStep needs the same parameters, gradients and options";
+
+std::string text_of(const torch::optim::OptimizerOptions& options) {
+  std::string text;
+  for (const auto& [name, value] : numbers_of(options)) text += fmt::format(" {} {}", name, value);
+  return text;
+}
+
+void check_engine(const ProcessGroup& group) {
+  const ProcessGroup whole = group ? group : default_group();
+  ProcessGroupLockstep* const engine = engine_of(whole, torch::kCPU);
+  TORCH_CHECK_VALUE(engine != nullptr, "SharedStep: the group's backend for the CPU is ",
+                    whole->getBackend(torch::kCPU)->getBackendName(),
+                    "; expected lockstep, whose ranks share memory. ZeroRedundancyOptimizer works with every backend");
+  TORCH_CHECK_VALUE(engine->shares_memory(),
+                    "SharedStep: the ranks of the group are on several machines; expected all of them on one. "
+                    "ZeroRedundancyOptimizer works between machines, or pass a group of the ranks of each machine");
+}
+
+// As many bytes as will be used: values, and the state that these options make.
+void check_memory(const Groups& groups, const torch::optim::OptimizerOptions& defaults) {
+  std::size_t bytes = 0;
+  for (const auto& group : groups) {
+    const auto used = state_tensors(group.has_options() ? group.options() : defaults);
+    const auto tensors = 1 + static_cast<std::size_t>(std::count(used.begin(), used.end(), true));
+    for (const torch::Tensor& parameter : group.params()) bytes += parameter.nbytes() * tensors;
+  }
+  const std::size_t limit = comm::usable_memory();
+  TORCH_CHECK_VALUE(bytes <= limit, "SharedStep: parameters and state take ", bytes,
+                    " bytes of shared memory, and this machine or container has ", limit,
+                    " bytes (physical memory, or ", "memory.max of the control group)");
+}
+
+// Where the numbers of elements before each tile, over all parameters, divide the elements evenly.
+int owner_of(std::int64_t before, std::int64_t all, int ranks) {
+  return static_cast<int>(std::min<std::int64_t>(ranks - 1, before * ranks / std::max<std::int64_t>(all, 1)));
+}
+
+// The first and the middle element. Null: of a dtype that is not looked at.
+template <typename T>
+void add_samples(const torch::Tensor& flat, double& sum, double& absolute) {
+  const T* const data = flat.const_data_ptr<T>();
+  for (const std::int64_t i : {std::int64_t{0}, flat.numel() / 2}) {
+    sum += static_cast<double>(data[i]);
+    absolute += std::abs(static_cast<double>(data[i]));
+  }
+}
+
+}  // namespace
+
+const Groups& SharedStepper::agree(const Groups& groups, const torch::optim::OptimizerOptions& defaults,
+                                   const Factory& factory, const SharedStepOptions& options) {
+  const auto lines = [&] {
+    check_engine(options.process_group);
+    std::string text = SharedParameters::lines(groups);
+    for (const auto& group : groups)
+      text += fmt::format("options:{}\n", text_of(group.has_options() ? group.options() : defaults));
+    check_memory(groups, defaults);
+    const auto trial = factory(Groups(), defaults);  // throws for options that the optimizer refuses
+    const torch::optim::Optimizer& kind = *trial;
+    return text + fmt::format("{}, fused {}\n", c10::demangle(typeid(kind).name()), options.fused);
+  };
+  check_same_lines(DeviceBackend::for_host_data(options.process_group, torch::kCPU), lines, kNeeds);
+  return groups;
+}
+
+SharedStepper::Impl::Impl(torch::optim::Optimizer& optimizer, Factory factory, const SharedStepOptions& options)
+    : optimizer_(optimizer),
+      factory_(std::move(factory)),
+      options_(options),
+      group_(own_group(options.process_group, torch::kCPU, "SharedStep")),
+      backend_(group_, torch::kCPU) {
+  share_parameters();
+}
+
+// Collective, with values and state of rank 0.
+void SharedStepper::Impl::share_parameters() {
+  auto fresh = std::make_unique<SharedParameters>(optimizer_);
+  std::vector<Tile> tiles;
+  std::size_t widest = 1;
+  std::int64_t all = 0;
+  std::int64_t before = 0;
+  for (std::size_t i = 0; i < fresh->size(); ++i) all += (*fresh)[i].elements;
+  for (std::size_t i = 0; i < fresh->size(); ++i) {
+    widest = std::max(widest, c10::elementSize((*fresh)[i].dtype));
+    for (std::int64_t begin = 0; begin < (*fresh)[i].elements; begin += kTileElements) {
+      Tile& tile = tiles.emplace_back();
+      tile.parameter = i;
+      tile.begin = begin;
+      tile.size = std::min(kTileElements, (*fresh)[i].elements - begin);
+      tile.owner = owner_of(before, all, backend_.world_size());
+      before += tile.size;
+    }
+  }
+  const torch::Tensor threads = backend_.all_gather(torch::tensor({at::get_num_threads()}, torch::kInt64));
+  const int lanes =
+      static_cast<int>(std::min<std::int64_t>(threads.max().item<std::int64_t>(), StepRecord::kMostLanes));
+
+  const auto ranks = static_cast<std::size_t>(backend_.world_size());
+  const std::size_t undo_offset = SharedParameters::view_offset(StepRecord::bytes(backend_.world_size(), tiles.size()));
+  const std::size_t undo_bytes = (1 + kStateTensors) * static_cast<std::size_t>(kTileElements) * widest;
+  const std::size_t in_front = undo_offset + ranks * static_cast<std::size_t>(lanes) * undo_bytes;
+  const auto block =
+      engine_of(group_ ? group_ : default_group(), torch::kCPU)->share_block(fresh->block_bytes(in_front));
+  SharedParameters::Written written;
+  const auto place = [&] {
+    fresh->place(block, in_front);
+    written = fresh->written();
+    return fmt::format("state of {} parameters\n", written.state.size());
+  };
+  check_same_lines(backend_, place, kNeeds);
+  if (backend_.rank() == 0) fresh->put(written);
+  if (!meet({0})) std::rethrow_exception(broken_);
+  fresh->take(written);
+
+  parameters_ = std::move(fresh);
+  for (Tile& tile : tiles) tile.values = (*parameters_)[tile.parameter].flat[0].narrow(0, tile.begin, tile.size);
+  tiles_ = std::move(tiles);
+  groups_.assign(optimizer_.param_groups().size(), {});
+  record_ = std::make_unique<StepRecord>(block->base(), backend_.world_size());
+  record_steps_ = 0;
+  undo_offset_ = undo_offset;
+  undo_bytes_ = undo_bytes;
+  lanes_ = lanes;
+}
+
+// What this rank would do now. Changes nothing, except the versions of the groups' options.
+SharedStepper::Impl::Facts SharedStepper::Impl::look() {
+  Facts facts;
+  Fnv1a hash;
+  try {
+    facts.new_parameters = !parameters_->are_current();
+    const Groups& groups = optimizer_.param_groups();
+    if (facts.new_parameters) hash.add_bytes(SharedParameters::lines(groups));
+    groups_.resize(std::max(groups_.size(), groups.size()));
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      Fnv1a options;
+      for (const auto& [name, value] : numbers_of(groups[i].options()))
+        options.add_word(std::bit_cast<std::uint64_t>(value));
+      if (options.value() != groups_[i].hash) ++groups_[i].version;
+      groups_[i].hash = options.value();
+      hash.add_word(options.value());
+    }
+    if (!facts.new_parameters) {
+      facts.written = parameters_->written();
+      look_at_gradients(facts);
+    }
+  } catch (const std::exception& error) {
+    facts.error = plain_text(error);
+  }
+  for (std::size_t i = 0; i < facts.gradients.size(); ++i) {
+    hash.add_word(facts.gradients[i].defined() ? 1 : 0);
+    hash.add_word(static_cast<std::uint64_t>(parameters_->steps_now(i)));
+  }
+  for (const auto* list : {&facts.written.values, &facts.written.state, &facts.written.pages}) {
+    for (const std::size_t one : *list) hash.add_word(one);
+    hash.add_word(list->size());
+  }
+  facts.hash = hash.value();
+  return facts;
+}
+
+void SharedStepper::Impl::look_at_gradients(Facts& facts) const {
+  const torch::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < parameters_->size(); ++i) {
+    const SharedParameter& one = (*parameters_)[i];
+    torch::Tensor& flat = facts.gradients.emplace_back();
+    torch::Tensor gradient = one.tensor.grad();
+    if (!gradient.defined()) continue;
+    TORCH_CHECK_VALUE(gradient.layout() == torch::kStrided, "SharedStep: the gradient of ", one.name(), " is ",
+                      gradient.layout(),
+                      "; expected a dense one. ZeroRedundancyOptimizer takes sparse gradients where "
+                      "the optimizer does");
+    TORCH_CHECK_VALUE(gradient.is_cpu() && gradient.scalar_type() == one.dtype && gradient.sizes() == one.sizes,
+                      "SharedStep: the gradient of ", one.name(), " is ", gradient.scalar_type(), ' ', gradient.sizes(),
+                      " on ", gradient.device(), "; expected ", one.dtype, ' ', torch::IntArrayRef(one.sizes),
+                      " on the CPU, as the parameter");
+    parameters_->check_can_step(i, optimizer_.param_groups()[one.group].options());
+    gradient = gradient.detach().resolve_conj().resolve_neg();
+    if (!same_strides(one.sizes, gradient.strides(), one.strides))
+      gradient = torch::empty_strided(one.sizes, one.strides, gradient.options()).copy_(gradient);
+    flat = gradient.as_strided({one.elements}, {1});
+    if (one.elements == 0) continue;
+    if (one.dtype == torch::kFloat) add_samples<float>(flat, facts.sum, facts.absolute);
+    if (one.dtype == torch::kDouble) add_samples<double>(flat, facts.sum, facts.absolute);
+  }
+}
+
+// The same words on every rank where the ranks are about to do the same.
+std::vector<std::int64_t> SharedStepper::Impl::row_of(const Facts& facts) const {
+  return {static_cast<std::int64_t>(facts.hash),  static_cast<std::int64_t>(steps_),
+          facts.new_parameters ? 1 : 0,           facts.error.empty() ? 0 : 1,
+          std::bit_cast<std::int64_t>(facts.sum), std::bit_cast<std::int64_t>(facts.absolute)};
+}
+
+// Throws on every rank if some rank cannot take the step, or would take another one.
+void SharedStepper::Impl::compare(const Facts& facts, const std::vector<std::vector<std::int64_t>>& rows) {
+  constexpr std::size_t kSame = 4;  // words that must be equal
+  const bool same = std::all_of(rows.begin(), rows.end(), [&](const auto& row) {
+    return std::equal(row.begin(), row.begin() + kSame, rows.front().begin());
+  });
+  if (!same || !facts.error.empty()) {
+    check_same_lines(
+        backend_, [&] { return lines(facts); }, kNeeds);
+    TORCH_CHECK_VALUE(false, "rank ", backend_.rank(), ": ", kNeeds, " on every rank, but they differ");
+  }
+  // Means differ in nothing, or, where a hook computes them on each rank, in their last bits. Gradients that are no
+  // means differ in everything.
+  constexpr double kSimilar = 1e-3;
+  const auto sum = [&](std::size_t rank) { return std::bit_cast<double>(rows[rank][4]); };
+  const auto absolute = [&](std::size_t rank) { return std::bit_cast<double>(rows[rank][5]); };
+  for (std::size_t rank = 1; rank < rows.size(); ++rank) {
+    const bool finite = std::isfinite(sum(rank)) && std::isfinite(sum(0));
+    const double bound = kSimilar * std::max(absolute(rank), absolute(0));
+    const bool similar =
+        finite ? std::abs(sum(rank) - sum(0)) <= bound : std::isfinite(sum(rank)) == std::isfinite(sum(0));
+    TORCH_CHECK_VALUE(similar, "rank ", backend_.rank(), ": SharedStep: the gradients of rank 0 and rank ", rank,
+                      " differ. Every rank needs the mean: run the last backward pass before step() through "
+                      "DistributedDataParallel and outside of no_sync()");
+  }
+}
+
+std::string SharedStepper::Impl::lines(const Facts& facts) const {
+  TORCH_CHECK_VALUE(facts.error.empty(), facts.error);
+  std::string text = fmt::format("step {}\n", steps_ + 1);
+  const Groups& groups = optimizer_.param_groups();
+  for (std::size_t i = 0; i < groups.size(); ++i) text += fmt::format("group {}:{}\n", i, text_of(groups[i].options()));
+  if (facts.new_parameters) return text + SharedParameters::lines(groups);
+  for (std::size_t i = 0; i < parameters_->size(); ++i) {
+    text += fmt::format("{}: {} gradient, {} steps, {} since the last step\n", (*parameters_)[i].name(),
+                        facts.gradients[i].defined() ? "a" : "no", parameters_->steps_now(i),
+                        parameters_->was_written(i, facts.written) ? "written" : "not written");
+  }
+  return text;
+}
+
+}  // namespace lockstep::nn_detail

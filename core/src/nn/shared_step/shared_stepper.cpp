@@ -1,0 +1,270 @@
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "c10d/backend/group_errors.h"
+#include "lockstep/base/log.h"
+#include "lockstep/c10d/errors.h"
+#include "lockstep/nn/fused_step.h"
+#include "shared_stepper_impl.h"
+
+namespace lockstep::nn_detail {
+namespace {
+
+// How long a rank waits, after a death, for what others still do of the step.
+constexpr auto kRepairTime = std::chrono::seconds(5);
+
+}  // namespace
+
+SharedStepper::SharedStepper(torch::optim::Optimizer& optimizer, Factory factory, const SharedStepOptions& options)
+    : impl_(std::make_unique<Impl>(optimizer, std::move(factory), options)) {}
+SharedStepper::~SharedStepper() = default;
+void SharedStepper::step() {
+  impl_->step();
+}
+std::uint64_t SharedStepper::steps() const {
+  return impl_->steps();
+}
+bool SharedStepper::is_whole() const {
+  return impl_->is_whole();
+}
+
+void SharedStepper::Impl::step() {
+  TORCH_CHECK(!broken_, "SharedStep: the group of this optimizer broke in an earlier step",
+              whole_ ? "" : ", in the middle, so that parameters are not whole: load a checkpoint",
+              "; make a new group, then a new optimizer");
+  Facts facts = look();
+  const std::uint64_t number = record_steps_ + 1;
+  if (const auto rows = meet(row_of(facts))) {
+    compare(facts, *rows);
+    if (facts.new_parameters) {
+      share_parameters();
+      return step();
+    }
+    if (facts.written.any()) {
+      if (backend_.rank() == 0) parameters_->put(facts.written);
+      (void)meet({0});
+    }
+  }
+  if (broken_ ? record_->abandon(number) : !record_->begin(number)) {
+    end_broken(fmt::format("nothing has changed: parameters are whole, as after step {}", steps_));
+  }
+  if (facts.written.any()) parameters_->take(facts.written);
+  gradients_ = std::move(facts.gradients);
+  step_own_tiles(number);
+  const bool failed = record_->has_failed(backend_.rank(), number);
+  const auto after = meet({failed ? 1 : 0});
+  const bool all_done =
+      after && std::all_of(after->begin(), after->end(), [](const auto& row) { return row.front() == 0; });
+  if (!all_done) whole_ = repair(number);
+  if (whole_) {
+    show_step();
+    if (!all_done) parameters_->renew_state();
+    record_steps_ = number;
+    ++steps_;
+  }
+  gradients_.clear();
+  if (all_done) return;
+  if (!broken_ && whole_)
+    return log::warning("SharedStep: a rank could not do its part of a step; others have done it");
+  end_broken(whole_
+                 ? fmt::format("the other ranks have finished the step: parameters are whole, as after step {}", steps_)
+                 : fmt::format("parameters are not whole: some elements are as after step {}, others as after step "
+                               "{}; load a checkpoint",
+                               steps_, steps_ + 1));
+}
+
+// Empty: the group is broken.
+std::optional<std::vector<std::vector<std::int64_t>>> SharedStepper::Impl::meet(const std::vector<std::int64_t>& row) {
+  std::vector<std::vector<std::int64_t>> rows;
+  if (broken_) return std::nullopt;
+  try {
+    const torch::Tensor all = backend_.all_gather(torch::tensor(row, torch::kInt64));
+    const auto* const first = all.const_data_ptr<std::int64_t>();
+    for (std::size_t rank = 0; rank < static_cast<std::size_t>(backend_.world_size()); ++rank) {
+      const auto* const begin = first + rank * row.size();
+      rows.emplace_back(begin, begin + row.size());
+    }
+  } catch (const std::exception&) {
+    broken_ = std::current_exception();
+    return std::nullopt;
+  }
+  return rows;
+}
+
+// The program keeps what it sees now: a rank that wakes later may still write to the block.
+void SharedStepper::Impl::end_broken(const std::string& state) {
+  parameters_->detach();
+  if (!broken_) {
+    // Another rank has found the group broken; this rank will too.
+    (void)meet({0});
+    if (!broken_)
+      broken_ = std::make_exception_ptr(BackendError(ErrorCode::kAborted, "another rank has ended the step"));
+  }
+  try {
+    std::rethrow_exception(broken_);
+  } catch (const std::exception& error) {
+    throw BackendError(error_code(error), fmt::format("{}. SharedStep: {}", plain_text(error), state));
+  }
+}
+
+void SharedStepper::Impl::step_own_tiles(std::uint64_t number) {
+  const int me = backend_.rank();
+  const auto first = std::find_if(tiles_.begin(), tiles_.end(), [&](const Tile& tile) { return tile.owner == me; });
+  const auto end = std::find_if(first, tiles_.end(), [&](const Tile& tile) { return tile.owner != me; });
+  const auto begin_index = static_cast<std::size_t>(first - tiles_.begin());
+  const auto count = static_cast<std::int64_t>(end - first);
+  const std::int64_t lanes = std::min<std::int64_t>({at::get_num_threads(), lanes_, std::max<std::int64_t>(count, 1)});
+  try {
+    at::parallel_for(0, lanes, 1, [&](std::int64_t from, std::int64_t to) {
+      const torch::NoGradGuard no_grad;
+      for (std::int64_t lane = from; lane < to; ++lane) {
+        for (std::int64_t i = count * lane / lanes; i < count * (lane + 1) / lanes; ++i)
+          step_tile(begin_index + static_cast<std::size_t>(i), number, me, static_cast<int>(lane));
+      }
+    });
+    record_->set_done(me, number);
+  } catch (const std::exception& error) {
+    log::warning(fmt::format("SharedStep, rank {}: a part of the step failed: {}", me, plain_text(error)));
+    record_->set_failed(me, number);
+  }
+}
+
+std::byte* SharedStepper::Impl::undo_place(int rank, int lane) const {
+  const auto number =
+      static_cast<std::size_t>(rank) * static_cast<std::size_t>(lanes_) + static_cast<std::size_t>(lane);
+  return parameters_->block().base() + undo_offset_ + number * undo_bytes_;
+}
+
+// Calls copy(a part of the tile that the step changes, its place).
+template <typename Copy>
+void SharedStepper::Impl::for_each_part(const Tile& tile, std::byte* place, Copy copy) const {
+  const SharedParameter& parameter = (*parameters_)[tile.parameter];
+  const std::size_t bytes = static_cast<std::size_t>(tile.size) * c10::elementSize(parameter.dtype);
+  for (std::size_t which = 0; which < parameter.flat.size(); ++which) {
+    if (which > 0 && !parameter.has_state_tensor[which - 1]) continue;
+    auto* const data = static_cast<std::byte*>(parameter.flat[which].data_ptr()) +
+                       static_cast<std::size_t>(tile.begin) * c10::elementSize(parameter.dtype);
+    copy(data, place, bytes);
+    place += bytes;
+  }
+}
+
+// Makes the tile's optimizer what the program's one is for the parameter.
+void SharedStepper::Impl::prepare(Tile& tile) const {
+  const SharedParameter& parameter = (*parameters_)[tile.parameter];
+  const torch::optim::OptimizerOptions& options = optimizer_.param_groups()[parameter.group].options();
+  const bool is_new = tile.optimizer == nullptr;
+  if (is_new) tile.optimizer = factory_({torch::optim::OptimizerParamGroup({tile.values})}, options);
+  auto& state = tile.optimizer->state();
+  if (is_new || tile.state_version != parameter.version || (state.size() == 1) != parameter.has_state) {
+    state.clear();
+    auto its = parameters_->tile_state(tile.parameter, tile.begin, tile.size);
+    if (its != nullptr) state[tile.values.unsafeGetTensorImpl()] = std::move(its);
+    tile.state_version = parameter.version;
+  }
+  const Group& group = groups_[parameter.group];
+  if (is_new || tile.options_version != group.version) {
+    tile.optimizer->param_groups()[0].set_options(options.clone());  // a constructor takes some options for unset
+    tile.options_version = group.version;
+  }
+}
+
+void SharedStepper::Impl::step_tile(std::size_t index, std::uint64_t number, int place_of, int lane) {
+  Tile& tile = tiles_[index];
+  const torch::Tensor& gradient = gradients_[tile.parameter];
+  if (!gradient.defined()) return;
+  prepare(tile);
+  std::byte* const place = undo_place(place_of, lane);
+  for_each_part(tile, place, [](std::byte* data, std::byte* to, std::size_t bytes) { std::memcpy(to, data, bytes); });
+  record_->begin_tile(index, number, lane);
+  tile.values.mutable_grad() = gradient.narrow(0, tile.begin, tile.size);
+  if (options_.fused) {
+    fused_step(*tile.optimizer);
+  } else {
+    tile.optimizer->step();
+  }
+  tile.values.mutable_grad().reset();
+  // The first step has made a state of its own.
+  const auto state = tile.optimizer->state().find(tile.values.unsafeGetTensorImpl());
+  if (state != tile.optimizer->state().end()) {
+    const auto tensors = state_tensors_of(*state->second);
+    for (std::size_t i = 0; i < kStateTensors; ++i) {
+      if (tensors[i] == nullptr || !tensors[i]->defined()) continue;
+      const torch::Tensor shared = (*parameters_)[tile.parameter].flat[1 + i].narrow(0, tile.begin, tile.size);
+      if (tensors[i]->const_data_ptr() == shared.const_data_ptr()) continue;
+      shared.copy_(*tensors[i]);
+      *tensors[i] = shared;
+    }
+  }
+  record_->end_tile(index, number);
+}
+
+void SharedStepper::Impl::show_step() {
+  for (std::size_t i = 0; i < parameters_->size(); ++i) {
+    if (gradients_[i].defined())
+      parameters_->show_state(i, optimizer_.param_groups()[(*parameters_)[i].group].options());
+  }
+}
+
+// After a meeting that has failed, or a rank that has: waits until the step is done by all, and does the part of ranks
+// that will not do it. False: it could not be finished.
+bool SharedStepper::Impl::repair(std::uint64_t number) {
+  const auto until = std::chrono::steady_clock::now() + kRepairTime;
+  const auto will_not = [&](int rank) {
+    return parameters_->block().is_gone(rank) || record_->has_failed(rank, number);
+  };
+  bool all_done = false;
+  while (!all_done) {
+    all_done = true;
+    for (int rank = 0; rank < backend_.world_size(); ++rank) {
+      if (record_->is_done(rank, number)) continue;
+      if (will_not(rank)) {
+        const int repairer = record_->repairer(rank, number);
+        const bool is_free = repairer < 0 || (repairer != backend_.rank() && parameters_->block().is_gone(repairer));
+        if (is_free && record_->take_over(rank, number, repairer, backend_.rank())) {
+          try {
+            repair_rank(rank, number);
+          } catch (const std::exception& error) {
+            log::warning(fmt::format("SharedStep, rank {}: the step of rank {} cannot be finished: {}", backend_.rank(),
+                                     rank, plain_text(error)));
+            return false;
+          }
+        }
+      }
+      all_done = all_done && record_->is_done(rank, number);
+    }
+    if (all_done) break;
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+void SharedStepper::Impl::repair_rank(int rank, std::uint64_t number) {
+  const torch::NoGradGuard no_grad;
+  for (const bool begun : {true, false}) {  // those that are begun first: the others need an undo place
+    for (std::size_t i = 0; i < tiles_.size(); ++i) {
+      Tile& tile = tiles_[i];
+      if (tile.owner != rank) continue;
+      int lane = 0;
+      const StepRecord::Tile now = record_->tile(i, number, lane);
+      if (now == StepRecord::Tile::kDone || (now == StepRecord::Tile::kBegun) != begun) continue;
+      if (begun) {
+        for_each_part(tile, undo_place(rank, lane), [](std::byte* data, const std::byte* from, std::size_t bytes) {
+          std::memcpy(data, from, bytes);
+        });
+      }
+      tile.optimizer.reset();  // an attempt may have counted its step
+      step_tile(i, number, rank, lane);
+    }
+  }
+  record_->set_done(rank, number);
+}
+
+}  // namespace lockstep::nn_detail

@@ -1,0 +1,99 @@
+// The implementation of SharedStep. core/include/lockstep/nn/shared_step.h explains the idea.
+//
+// A step has two meetings of the ranks. At the first each rank says what it is about to do, and whether it can; if the
+// ranks differ, all throw and nothing has changed. Then each rank steps its tiles: an optimizer of the program's class
+// for each tile, whose parameter, gradient and state are flat views of the shared ones. At the second meeting all are
+// done. Where a meeting fails, StepRecord says what has happened.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/nn/shared_step.h"
+#include "nn/device_backend.h"
+#include "shared_parameters.h"
+#include "step_record.h"
+
+namespace lockstep::nn_detail {
+
+class SharedStepper::Impl {
+ public:
+  Impl(torch::optim::Optimizer& optimizer, Factory factory, const SharedStepOptions& options);
+
+  void step();
+  std::uint64_t steps() const { return steps_; }
+  bool is_whole() const { return whole_; }
+
+ private:
+  struct Tile {
+    std::size_t parameter = 0;
+    std::int64_t begin = 0;
+    std::int64_t size = 0;
+    int owner = 0;
+    torch::Tensor values;                                // of the shared mapping
+    std::unique_ptr<torch::optim::Optimizer> optimizer;  // null until this rank steps it
+    std::uint64_t state_version = 0;                     // of the parameter, when the optimizer got its state
+    std::uint64_t options_version = 0;                   // of the group
+  };
+  struct Group {
+    std::uint64_t hash = 0;
+    std::uint64_t version = 0;  // counts changes of the options
+  };
+  // What this rank brings to the first meeting.
+  struct Facts {
+    std::string error;            // why it cannot take part
+    bool new_parameters = false;  // groups or parameters were added or replaced
+    SharedParameters::Written written;
+    std::vector<torch::Tensor> gradients;  // by parameter, flat, in the order of its elements; undefined: none
+    double sum = 0;                        // of a few elements of each gradient
+    double absolute = 0;
+    std::uint64_t hash = 0;
+  };
+
+  // shared_setup.cpp
+  void share_parameters();
+  Facts look();
+  void look_at_gradients(Facts& facts) const;
+  std::string lines(const Facts& facts) const;
+  void compare(const Facts& facts, const std::vector<std::vector<std::int64_t>>& rows);
+  std::vector<std::int64_t> row_of(const Facts& facts) const;
+
+  // shared_stepper.cpp
+  std::optional<std::vector<std::vector<std::int64_t>>> meet(const std::vector<std::int64_t>& row);
+  void step_own_tiles(std::uint64_t number);
+  void step_tile(std::size_t index, std::uint64_t number, int place_of, int lane);
+  void prepare(Tile& tile) const;
+  std::byte* undo_place(int rank, int lane) const;
+  template <typename Copy>
+  void for_each_part(const Tile& tile, std::byte* place, Copy copy) const;
+  bool repair(std::uint64_t number);
+  void repair_rank(int rank, std::uint64_t number);
+  void show_step();
+  [[noreturn]] void end_broken(const std::string& state);
+
+  torch::optim::Optimizer& optimizer_;
+  const Factory factory_;
+  const SharedStepOptions options_;
+  const ProcessGroup group_;  // of its own
+  const DeviceBackend backend_;
+
+  std::unique_ptr<SharedParameters> parameters_;
+  std::vector<Tile> tiles_;
+  std::vector<Group> groups_;
+  std::unique_ptr<StepRecord> record_;
+  std::size_t undo_offset_ = 0;
+  std::size_t undo_bytes_ = 0;  // of one place
+  int lanes_ = 1;               // of every rank
+
+  std::vector<torch::Tensor> gradients_;  // of the step that is under way
+  std::uint64_t steps_ = 0;
+  std::uint64_t record_steps_ = 0;  // since the block was made
+  bool whole_ = true;
+  std::exception_ptr broken_;  // what a meeting threw; after that there are no more steps
+};
+
+}  // namespace lockstep::nn_detail

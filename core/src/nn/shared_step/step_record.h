@@ -1,0 +1,95 @@
+// StepRecord: what the ranks tell one another in shared memory about the step that is under way, so that the survivors
+// of a death know what was done. The meetings of the group are what orders a step that goes well; these words say who
+// is where when a meeting fails.
+//
+// A step begins or is abandoned: one word decides, and the first rank that writes it decides for all. A rank that has
+// seen all others at the meeting before the step begins it. A rank whose meeting has failed abandons it, unless another
+// rank has begun: then that rank will wait for this one's part.
+//
+// Before a rank changes a tile, it copies the tile to its undo place. The tile's word says that it is being changed,
+// with the place, and later that it is done.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace lockstep::nn_detail {
+
+class StepRecord {
+ public:
+  // How many tiles a rank changes at a time, at most.
+  static constexpr int kMostLanes = 64;
+
+  static std::size_t bytes(int ranks, std::size_t tiles) {
+    return sizeof(Line) * (1 + static_cast<std::size_t>(ranks)) + sizeof(std::atomic<std::uint64_t>) * tiles;
+  }
+  // `memory`: zeros at first, and the same for all ranks.
+  StepRecord(std::byte* memory, int ranks)
+      : lines_(reinterpret_cast<Line*>(memory)),
+        tiles_(reinterpret_cast<std::atomic<std::uint64_t>*>(memory + bytes(ranks, 0))) {}
+
+  // Whether step `number` is to be done, by the word of the rank that came first.
+  bool begin(std::uint64_t number) { return decide(2 * number) == 2 * number; }
+  bool abandon(std::uint64_t number) { return decide(2 * number + 1) != 2 * number; }
+
+  // A rank has done its part of the step; it cannot go on with it.
+  void set_done(int rank, std::uint64_t number) { line(rank).done.store(number, std::memory_order_release); }
+  void set_failed(int rank, std::uint64_t number) { line(rank).failed.store(number, std::memory_order_release); }
+  bool is_done(int rank, std::uint64_t number) const {
+    return line(rank).done.load(std::memory_order_acquire) == number;
+  }
+  bool has_failed(int rank, std::uint64_t number) const {
+    return line(rank).failed.load(std::memory_order_acquire) == number;
+  }
+
+  // Who does the rest of a rank's part in its place: -1: nobody yet. take_over() succeeds for one rank.
+  int repairer(int rank, std::uint64_t number) const {
+    const std::uint64_t word = line(rank).repairer.load(std::memory_order_acquire);
+    return word >> 16 == number ? static_cast<int>(word & 0xffff) : -1;
+  }
+  bool take_over(int rank, std::uint64_t number, int from, int by) {
+    std::uint64_t word = line(rank).repairer.load(std::memory_order_acquire);
+    const int now = word >> 16 == number ? static_cast<int>(word & 0xffff) : -1;
+    return now == from && line(rank).repairer.compare_exchange_strong(word, number << 16 | static_cast<unsigned>(by),
+                                                                      std::memory_order_acq_rel);
+  }
+
+  // `lane`: of the rank that changes the tile; it tells the undo place.
+  void begin_tile(std::size_t tile, std::uint64_t number, int lane) {
+    tiles_[tile].store(number << 8 | static_cast<unsigned>(lane) << 1, std::memory_order_release);
+  }
+  void end_tile(std::size_t tile, std::uint64_t number) {
+    tiles_[tile].store(number << 8 | 1, std::memory_order_release);
+  }
+  enum class Tile { kAsBefore, kBegun, kDone };
+  // `lane`: set where it was begun.
+  Tile tile(std::size_t tile, std::uint64_t number, int& lane) const {
+    const std::uint64_t word = tiles_[tile].load(std::memory_order_acquire);
+    if (word >> 8 != number) return Tile::kAsBefore;
+    lane = static_cast<int>(word >> 1 & 0x7f);
+    return (word & 1) != 0 ? Tile::kDone : Tile::kBegun;
+  }
+
+ private:
+  struct alignas(64) Line {
+    std::atomic<std::uint64_t> done;  // in the first line: the decision
+    std::atomic<std::uint64_t> failed;
+    std::atomic<std::uint64_t> repairer;
+  };
+
+  Line& line(int rank) const { return lines_[1 + rank]; }
+  std::uint64_t decide(std::uint64_t wish) {
+    std::atomic<std::uint64_t>& word = lines_[0].done;
+    std::uint64_t now = word.load(std::memory_order_acquire);
+    while (now / 2 < wish / 2) {
+      if (word.compare_exchange_weak(now, wish, std::memory_order_acq_rel)) return wish;
+    }
+    return now;
+  }
+
+  Line* const lines_;
+  std::atomic<std::uint64_t>* const tiles_;
+};
+
+}  // namespace lockstep::nn_detail

@@ -1,0 +1,114 @@
+#include "shm/shared_block.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <utility>
+
+namespace lockstep::comm {
+namespace {
+
+// Documentation/admin-guide/mm/pagemap.rst of the kernel.
+constexpr std::uint64_t kPresent = std::uint64_t{1} << 63;
+constexpr std::uint64_t kSwapped = std::uint64_t{1} << 62;
+constexpr std::uint64_t kOfFile = std::uint64_t{1} << 61;
+
+bool is_copy(std::uint64_t entry) {
+  return (entry & (kPresent | kSwapped)) != 0 && (entry & kOfFile) == 0;
+}
+
+// A write that changes nothing, even if another thread writes there at the same time. Compilers do not remove it.
+void write_same(std::byte& place) {
+  std::atomic_ref byte(reinterpret_cast<unsigned char&>(place));
+  unsigned char value = byte.load(std::memory_order_relaxed);
+  while (!byte.compare_exchange_weak(value, value, std::memory_order_relaxed)) {
+  }
+}
+
+}  // namespace
+
+Result<std::shared_ptr<SharedBlock>> SharedBlock::create(Store& store, const SharedArena& arena,
+                                                         HandOverOptions options, Deadline deadline) {
+  options.keep_control_file = true;
+  LOCKSTEP_ASSIGN_OR_RETURN(HandOver parts, hand_over(store, arena, options, deadline));
+  return std::shared_ptr<SharedBlock>(new SharedBlock(std::move(parts)));
+}
+
+std::size_t PrivateView::page_bytes() {
+  static const auto bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
+Result<std::shared_ptr<PrivateView>> PrivateView::map(const SharedBlock& block, std::size_t offset, std::size_t bytes) {
+  void* const base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, block.file().get(),
+                          static_cast<off_t>(offset));
+  if (base == MAP_FAILED) return Status::from_errno(fmt::format("cannot map {} bytes of shared memory", bytes), errno);
+  Fd page_map(open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
+  const int error = errno;
+  const bool opened = page_map.valid();
+  std::shared_ptr<PrivateView> view(new PrivateView(static_cast<std::byte*>(base), bytes, std::move(page_map)));
+  if (!opened) {
+    return Status(ErrorCode::kUnsupported,
+                  Status::from_errno("cannot open /proc/self/pagemap, which tells of writes", error).message());
+  }
+  LOCKSTEP_RETURN_IF_ERROR(view->check_page_map());
+  return view;
+}
+
+// Some kernels (in sandboxes) have the file, but not what is in it.
+Status PrivateView::check_page_map() {
+  write_same(base_[0]);
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto written, copied_pages());
+  LOCKSTEP_RETURN_IF_ERROR(drop_copies({0}));
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto dropped, copied_pages());
+  if (written == std::vector<std::size_t>{0} && dropped.empty()) return {};
+  return {ErrorCode::kUnsupported, "/proc/self/pagemap does not tell which pages were written on this system"};
+}
+
+PrivateView::~PrivateView() {
+  munmap(base_, bytes_);
+}
+
+Result<std::vector<std::size_t>> PrivateView::copied_pages() const {
+  const std::size_t pages = bytes_ / page_bytes();
+  std::vector<std::uint64_t> entries(pages);
+  std::size_t read = 0;
+  const std::size_t all = pages * sizeof(std::uint64_t);
+  const auto first = static_cast<off_t>(reinterpret_cast<std::uintptr_t>(base_) / page_bytes() * sizeof(std::uint64_t));
+  while (read < all) {
+    const ssize_t got = pread(page_map_.get(), reinterpret_cast<std::byte*>(entries.data()) + read, all - read,
+                              first + static_cast<off_t>(read));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return Status::from_errno("cannot read /proc/self/pagemap", got < 0 ? errno : EIO);
+    read += static_cast<std::size_t>(got);
+  }
+  std::vector<std::size_t> copies;
+  for (std::size_t page = 0; page < pages; ++page) {
+    if (is_copy(entries[page])) copies.push_back(page);
+  }
+  return copies;
+}
+
+Status PrivateView::drop_copies(const std::vector<std::size_t>& pages) {
+  for (std::size_t first = 0; first < pages.size();) {
+    std::size_t last = first + 1;
+    while (last < pages.size() && pages[last] == pages[last - 1] + 1) ++last;
+    if (madvise(base_ + pages[first] * page_bytes(), (last - first) * page_bytes(), MADV_DONTNEED) != 0)
+      return Status::from_errno("cannot give up copies of shared pages (madvise); is memory locked?", errno);
+    first = last;
+  }
+  return {};
+}
+
+void PrivateView::detach(std::size_t offset, std::size_t bytes) {
+  for (std::size_t page = offset / page_bytes() * page_bytes(); page < offset + bytes; page += page_bytes()) {
+    write_same(base_[page]);
+  }
+}
+
+}  // namespace lockstep::comm

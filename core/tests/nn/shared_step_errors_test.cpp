@@ -1,0 +1,205 @@
+// What SharedStep refuses, on all ranks, and what it leaves when a rank dies.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+
+#include "lockstep/nn/shared_step.h"
+#include "nn/error_texts.h"
+#include "nn/sharded_parameters.h"
+#include "nn/shared_step/step_record.h"
+#include "nn/twins.h"
+#include "support/process_ranks.h"
+
+namespace lockstep::test {
+namespace {
+
+using torch::Tensor;
+namespace optim = torch::optim;
+using Sgd = SharedStep<optim::SGD>;
+
+Tensor made(torch::IntArrayRef shape) {
+  return torch::ones(shape).requires_grad_();
+}
+
+TEST(StepRecord, TheFirstRankDecidesForAll) {
+  alignas(64) std::byte memory[1024]{};
+  nn_detail::StepRecord one(memory, 2);
+  nn_detail::StepRecord other(memory, 2);
+  EXPECT_TRUE(one.begin(1));
+  EXPECT_FALSE(other.abandon(1)) << "the other rank waits for this one";
+  EXPECT_TRUE(other.begin(1));
+  EXPECT_TRUE(one.abandon(2));
+  EXPECT_FALSE(other.begin(2));
+  EXPECT_TRUE(other.abandon(2));
+}
+
+TEST(StepRecord, SaysWhichTilesAreBegunAndWhoRepairs) {
+  alignas(64) std::byte memory[1024]{};
+  nn_detail::StepRecord record(memory, 2);
+  using Tile = nn_detail::StepRecord::Tile;
+  int lane = -1;
+  EXPECT_EQ(record.tile(3, 1, lane), Tile::kAsBefore);
+  record.begin_tile(3, 1, 63);
+  EXPECT_EQ(record.tile(3, 1, lane), Tile::kBegun);
+  EXPECT_EQ(lane, 63);
+  record.end_tile(3, 1);
+  EXPECT_EQ(record.tile(3, 1, lane), Tile::kDone);
+  EXPECT_EQ(record.tile(3, 2, lane), Tile::kAsBefore);
+  EXPECT_EQ(record.repairer(1, 5), -1);
+  EXPECT_TRUE(record.take_over(1, 5, -1, 0));
+  EXPECT_EQ(record.repairer(1, 5), 0);
+  EXPECT_FALSE(record.take_over(1, 5, -1, 1));
+  EXPECT_TRUE(record.take_over(1, 5, 0, 1)) << "the first one has died";
+}
+
+TEST(SharedStepErrorsMulti, ParametersThatCannotBeSharedAreAnErrorOfAllRanks) {
+  run_processes(2, [](int rank) {
+    const Rank world;
+    const auto refused = [&](const std::vector<Tensor>& bad, const std::vector<std::string>& parts) {
+      const Tensor good = made({8});
+      const std::string error =
+          error_of([&] { Sgd optimizer(rank == 1 ? bad : std::vector<Tensor>{good}, optim::SGDOptions(0.1)); });
+      expect_in(error, parts);
+      if (rank == 0) expect_in(error, {"rank(s) 1 cannot take part"});
+    };
+    const Tensor whole = made({8});
+    refused({}, {"expected parameters"});
+    refused({whole, whole}, {"parameter 1 of group 0 shares its memory with parameter 0 of group 0"});
+    refused({whole, whole.detach().requires_grad_()}, {"shares its memory"});
+    refused({torch::ones({16}).narrow(0, 0, 8).requires_grad_()}, {"part of a memory of 64 bytes", "clone()"});
+    refused({torch::ones({8, 2}).select(1, 0).requires_grad_()}, {"holes"});
+    refused({torch::ones({8}).to_sparse().requires_grad_()}, {"Sparse", "dense"});
+    refused({torch::ones({8}, torch::kMeta).requires_grad_()}, {"meta", "CPU"});
+    expect_in(error_of([&] { Sgd optimizer(std::vector<Tensor>{made({8 + rank})}, optim::SGDOptions(0.1)); }),
+              {"they differ", "[8]", "[9]"});
+    expect_in(error_of([&] { Sgd optimizer(std::vector<Tensor>{made({8})}, optim::SGDOptions(0.1 + rank)); }),
+              {"lr 0.1", "lr 1.1"});
+    expect_in(error_of([&] { Sgd optimizer(std::vector<Tensor>{made({8})}, optim::SGDOptions(rank == 0 ? 1 : -1)); }),
+              {"Invalid learning rate"});
+    if (rank == 1) expect_in(error_of([&] { Sgd(std::vector<Tensor>{}, optim::SGDOptions(1)); }), {"expected"});
+    if (rank == 0)
+      expect_in(error_of([&] { Sgd(std::vector<Tensor>{made({8})}, optim::SGDOptions(1)); }), {"rank(s) 1"});
+  });
+}
+
+// Nothing has changed after such an error, and the next step that all ranks can take succeeds.
+TEST(SharedStepErrorsMulti, AStepThatRanksCannotTakeTogetherChangesNothing) {
+  run_processes(2, [](int rank) {
+    const Rank world;
+    const std::vector<Tensor> all{made({5000}), made({30, 20})};
+    Sgd optimizer(all, optim::SGDOptions(0.5).momentum(0.5));
+    const auto refused = [&](const std::function<void()>& spoil, const std::vector<std::string>& parts) {
+      set_random_gradients(all, 0);
+      const std::vector<Tensor> before{all[0].detach().clone(), all[1].detach().clone()};
+      if (rank == 1) spoil();
+      expect_in(error_of([&] { optimizer.step(); }), parts);
+      set_random_gradients(all, 0);
+      if (rank == 0) expect_same_bits(all, before, parts.front());
+    };
+    const torch::NoGradGuard no_grad;
+    refused([&] { all[0].mutable_grad() = torch::ones({5000}).to_sparse(); }, {"sparse gradients", "Sparse"});
+    refused([&] { all[0].mutable_grad() = torch::ones({5000}, torch::kDouble); }, {"Double", "expected Float"});
+    refused([&] { all[1].mutable_grad().reset(); }, {"they differ", "no gradient"});
+    refused([&] { all[1].mutable_grad().mul_(1.1); }, {"gradients of rank 0 and rank 1 differ", "no_sync"});
+    refused([&] { optimizer.param_groups()[0].options().set_lr(0.25); }, {"lr 0.5", "lr 0.25"});
+    optimizer.param_groups()[0].options().set_lr(0.5);
+    refused([&] { optimizer.add_param_group(std::vector<Tensor>{made({3})}); }, {"they differ"});
+    if (rank == 1) optimizer.param_groups().pop_back();
+    // In words: this rank alone has written.
+    refused([&] { all[0].add_(1); }, {"they differ", "parameter 0 of group 0", "written since the last step"});
+    all[0].copy_(torch::ones({5000}));
+    optimizer.step();
+    EXPECT_EQ(optimizer.steps(), 1U);
+    expect_equal_on_all_ranks(all, "parameter");
+    // A scheduler that changes momentum, on all ranks alike.
+    static_cast<optim::SGDOptions&>(optimizer.param_groups()[0].options()).momentum(0.9);
+    set_random_gradients(all, 1);
+    optimizer.step();
+    EXPECT_EQ(optimizer.steps(), 2U);
+  });
+}
+
+// A rank that uses the plain optimizer.
+TEST(SharedStepErrorsMulti, ARankWithoutTheSharedStepIsAnErrorOfTheGroup) {
+  run_processes(2, [](int rank) {
+    const Rank world;
+    if (rank == 0) {
+      const std::string error =
+          error_of([&] { Sgd optimizer(std::vector<Tensor>{made({8})}, optim::SGDOptions(0.1)); });
+      expect_in(error, {"all_gather", "all_reduce"});
+    } else {
+      Tensor one = torch::ones({1});
+      EXPECT_NE(error_of([&] { all_reduce(one); }), "no error");
+    }
+  });
+}
+
+// A gradient of ones, of which elements from `safe` on cannot be read: the process that reads them is killed.
+Tensor deadly_gradient(std::int64_t elements, std::int64_t safe) {
+  constexpr std::size_t kPage = 4096;
+  const std::size_t bytes = (static_cast<std::size_t>(elements) * sizeof(float) + kPage - 1) / kPage * kPage;
+  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  const Tensor gradient = torch::from_blob(memory, {elements}).fill_(1);
+  const std::size_t from = static_cast<std::size_t>(safe) * sizeof(float) / kPage * kPage;
+  mprotect(static_cast<std::byte*>(memory) + from, bytes - from, PROT_NONE);
+  signal(SIGSEGV, [](int) { kill(getpid(), SIGKILL); });
+  return gradient;
+}
+
+constexpr std::int64_t kElements = 200000;
+
+// Rank 1 of 3 is killed in its third step where `die` says so. The others have the step whole, or not at all.
+void survive(const std::function<void(const Tensor& parameter)>& die, int steps) {
+  run_processes_with_a_victim(
+      3, /*victim=*/1,
+      [&](int rank, const std::filesystem::path& report) {
+        const Rank world;
+        const Tensor mine = made({kElements});
+        const Tensor theirs = made({kElements});
+        SharedStep<optim::Adam> optimizer(std::vector<Tensor>{mine}, optim::AdamOptions(0.1));
+        optim::Adam plain(std::vector<Tensor>{theirs}, optim::AdamOptions(0.1));
+        std::string error = "no error";
+        for (int step = 0; step < 3; ++step) {
+          for (const Tensor* one : {&mine, &theirs}) one->mutable_grad() = torch::ones({kElements});
+          if (step < steps) plain.step();
+          if (step == 2 && rank == 1) die(mine);
+          error = error_of([&] { optimizer.step(); });
+        }
+        EXPECT_EQ(optimizer.steps(), static_cast<std::uint64_t>(steps));
+        EXPECT_TRUE(optimizer.is_whole());
+        EXPECT_TRUE(torch::equal(mine, theirs)) << error;
+        const auto& state = static_cast<const optim::AdamParamState&>(*optimizer.state().begin()->second);
+        const auto& plain_state = static_cast<const optim::AdamParamState&>(*plain.state().begin()->second);
+        EXPECT_EQ(state.step(), steps);
+        EXPECT_TRUE(torch::equal(state.exp_avg_sq(), plain_state.exp_avg_sq()));
+        expect_in(error_of([&] { optimizer.step(); }), {"broke in an earlier step", "new group"});
+        std::ofstream(report) << error;
+      },
+      [&](const std::filesystem::path& report) {
+        std::ifstream file(report);
+        const std::string text{std::istreambuf_iterator<char>(file), {}};
+        expect_in(text, {"rank 1", fmt::format("parameters are whole, as after step {}", steps)});
+      });
+}
+
+TEST(SharedStepFault, ADeathBeforeTheStepChangesNothing) {
+  survive([](const Tensor& /*parameter*/) { raise(SIGKILL); }, 2);
+}
+
+TEST(SharedStepFault, SurvivorsFinishTheStepOfARankThatDiesInIt) {
+  // Rank 1 owns the tiles 5 to 8, of 16384 elements. It dies in the middle of tile 6, at the begin of tile 7, in its
+  // last.
+  for (const std::int64_t safe : {6 * 16384 + 8192, 7 * 16384, 8 * 16384 + 4096}) {
+    survive([safe](const Tensor& parameter) { parameter.mutable_grad() = deadly_gradient(kElements, safe); }, 3);
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::test

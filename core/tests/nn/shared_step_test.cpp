@@ -1,0 +1,327 @@
+// SharedStep. The judge is the plain optimizer on the same gradients: the same bits. shared_step_errors_test.cpp has
+// its errors, and deaths.
+#include "lockstep/nn/shared_step.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "lockstep/nn/clip_grad.h"
+#include "lockstep/nn/exponential_moving_average.h"
+#include "lockstep/nn/fused_step.h"
+#include "lockstep/nn/lr_schedules.h"
+#include "nn/sharded_parameters.h"
+#include "nn/twins.h"
+#include "support/process_ranks.h"
+#include "support/scratch_folder.h"
+
+namespace lockstep::test {
+namespace {
+
+using torch::Tensor;
+namespace optim = torch::optim;
+
+struct Kind {
+  std::string name;
+  std::function<std::unique_ptr<optim::Optimizer>(const Groups&, const SharedStepOptions&)> shared;
+  std::function<std::unique_ptr<optim::Optimizer>(const Groups&)> plain;
+};
+
+template <typename Inner, typename Options>
+Kind kind(const std::string& name, const Options& options) {
+  return {name,
+          [options](const Groups& groups, const SharedStepOptions& shared) {
+            return std::make_unique<SharedStep<Inner>>(groups, options, shared);
+          },
+          [options](const Groups& groups) { return std::make_unique<Inner>(groups, options); }};
+}
+
+std::vector<Kind> kinds() {
+  return {kind<optim::SGD>("SGD", optim::SGDOptions(0.1)),
+          kind<optim::SGD>("momentum", optim::SGDOptions(0.1).momentum(0.9).dampening(0.1).weight_decay(0.01)),
+          kind<optim::SGD>("Nesterov", optim::SGDOptions(0.1).momentum(0.9).nesterov(true)),
+          kind<optim::Adam>("Adam", optim::AdamOptions(0.01).weight_decay(0.1)),
+          kind<optim::Adam>("AMSGrad", optim::AdamOptions(0.01).amsgrad(true)),
+          kind<optim::AdamW>("AdamW", optim::AdamWOptions(0.01)),
+          kind<optim::Adagrad>("Adagrad", optim::AdagradOptions(0.1).lr_decay(0.01).weight_decay(0.1))};
+}
+
+// Those of every kind, and two that have several tiles, one with another order of elements.
+std::vector<Tensor> parameters() {
+  std::vector<Tensor> all = parameters_of_every_kind();
+  auto generator = at::detail::createCPUGenerator(5);
+  all.push_back(torch::randn({50021}, generator).requires_grad_());
+  all.push_back(torch::randn({201, 171}, generator).t().contiguous().t().requires_grad_());
+  return all;
+}
+
+// Two groups, the second with options of its own.
+Groups groups_of(const std::vector<Tensor>& all, const optim::Optimizer& like) {
+  Groups groups = groups_with({{all[0], all[1], all[2], all[7]}, {all[3], all[4], all[5], all[8]}});
+  groups[1].set_options(like.defaults().clone());
+  groups[1].options().set_lr(0.03);
+  return groups;
+}
+
+class SharedStepMulti : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, SharedStepMulti, testing::Values(1, 2, 3, 4));
+
+TEST_P(SharedStepMulti, TakesTheStepsOfThePlainOptimizer) {
+  run_processes(GetParam(), [](int) {
+    const Rank world;
+    for (const Kind& one : kinds()) {
+      for (const bool fused : {false, true}) {
+        const std::vector<Tensor> mine = parameters();
+        const std::vector<Tensor> theirs = parameters();
+        const auto like = one.plain(groups_with({{}}));
+        const auto ours = one.shared(groups_of(mine, *like), {.fused = fused});
+        const auto plain = one.plain(groups_of(theirs, *like));
+        const auto both = {ours.get(), plain.get()};
+        for (int step = 0; step < 6; ++step) {
+          if (step == 2) {
+            for (optim::Optimizer* optimizer : both) {
+              for (auto& group : optimizer->param_groups()) group.options().set_lr(group.options().get_lr() / 2);
+            }
+          }
+          // LibTorch's own Adagrad cannot step with parameters that were added.
+          if (step == 3 && one.name != "Adagrad") {
+            ours->add_param_group(std::vector<Tensor>{mine[6]});
+            plain->add_param_group(std::vector<Tensor>{theirs[6]});
+          }
+          for (const auto* all : {&mine, &theirs}) {
+            set_random_gradients(*all, step);
+            if (step < 2) (*all)[7].mutable_grad().reset();  // its first step is later
+            if (step == 4) (*all)[0].mutable_grad().reset();
+          }
+          if (fused) {  // what has no kernel takes the whole plain step elsewhere, so here are only floats
+            for (const auto* all : {&mine, &theirs}) {
+              for (const int other : {1, 5}) (*all)[other].mutable_grad().reset();
+              for (const Tensor& parameter : *all) {
+                Tensor& gradient = parameter.mutable_grad();
+                if (gradient.defined()) gradient = torch::empty_like(parameter.detach()).copy_(gradient);
+              }
+            }
+            EXPECT_TRUE(fused_step(*plain)) << one.name;
+          } else {
+            plain->step();
+          }
+          ours->step();
+          expect_same_bits(mine, theirs, fmt::format("{}, fused {}, step {}", one.name, fused, step));
+        }
+        ours->zero_grad();
+        for (std::size_t i = 0; i < 6; ++i) EXPECT_FALSE(mine[i].grad().defined());
+      }
+    }
+  });
+}
+
+struct Net : torch::nn::Module {
+  Net() {
+    for (torch::nn::Linear& one : layers) register_module("linear" + std::to_string(number++), one);
+    frozen = register_parameter("frozen", torch::ones({8}), /*requires_grad=*/false);
+    unused = register_parameter("unused", torch::ones({8}));
+  }
+  Tensor forward(Tensor x) {
+    for (torch::nn::Linear& one : layers) x = torch::relu(one->forward(x));
+    x = torch::nn::functional::linear(x, layers[1]->weight);  // tied
+    return (x + frozen.sum()).pow(2).mean();
+  }
+  std::vector<torch::nn::Linear> layers{torch::nn::Linear(30, 300), torch::nn::Linear(300, 300),
+                                        torch::nn::Linear(300, 300)};
+  int number = 0;
+  Tensor frozen;
+  Tensor unused;
+};
+
+// Under DistributedDataParallel: tied, frozen and unused parameters, accumulation, clipping, a scheduler, evaluation on
+// one rank in between.
+TEST_P(SharedStepMulti, TrainsAsThePlainOptimizer) {
+  run_processes(GetParam(), [](int rank) {
+    const Rank world;
+    const auto make = [] {
+      torch::manual_seed(1);
+      return std::make_shared<Net>();
+    };
+    const auto ours = make();
+    const auto theirs = make();
+    DistributedDataParallel our_ddp(ours);
+    DistributedDataParallel their_ddp(theirs);
+    const auto options = optim::AdamWOptions(0.01).weight_decay(0.1);
+    SharedStep<optim::AdamW> shared(our_ddp.parameters(), options);
+    optim::AdamW plain(their_ddp.parameters(), options);
+    lockstep::optim::ExponentialLR our_scheduler(shared, 0.9);
+    lockstep::optim::ExponentialLR their_scheduler(plain, 0.9);
+    const auto train = [](auto& ddp, optim::Optimizer& optimizer, auto& scheduler, int step) {
+      optimizer.zero_grad();
+      for (int part = 0; part < 3; ++part) {
+        const auto guard = ddp.no_sync(part < 2);
+        ddp.forward(random_input({4, 30}, 3 * step + part)).backward();
+      }
+      clip_grad_norm_(*ddp.module(), 0.5);
+      optimizer.step();
+      scheduler.step();
+    };
+    for (int step = 0; step < 5; ++step) {
+      train(our_ddp, shared, our_scheduler, step);
+      if (rank == 0) {
+        const torch::NoGradGuard no_grad;
+        EXPECT_TRUE(ours->forward(random_input({4, 30}, 100)).isfinite().item<bool>());
+      }
+      train(their_ddp, plain, their_scheduler, step);
+      expect_same_bits(ours->parameters(), theirs->parameters(), fmt::format("step {}", step));
+    }
+  });
+}
+
+// The ranks have one copy in memory: what one rank writes is its own until the next step.
+TEST(SharedStepMulti, ARanksWritesAreItsOwnUntilAllRanksHaveWritten) {
+  run_processes(2, [](int rank) {
+    const Rank world;
+    const Tensor mine = torch::full({5000}, 1.0 + rank).requires_grad_();
+    SharedStep<optim::SGD> optimizer(std::vector<Tensor>{mine}, optim::SGDOptions(0.5).momentum(0.5));
+    EXPECT_TRUE(mine.eq(1).all().item<bool>()) << "rank 0's values count";
+    const torch::NoGradGuard no_grad;
+    mine.mul_(2);  // once on each rank
+    barrier();
+    EXPECT_TRUE(mine.eq(2).all().item<bool>()) << "not twice";
+    mine.mutable_grad() = torch::ones({5000});
+    optimizer.step();
+    EXPECT_TRUE(mine.eq(1.5).all().item<bool>());
+    // Without the version counter, and in other memory.
+    mine.data().add_(1);
+    optimizer.step();
+    EXPECT_TRUE(mine.eq(2.5 - 0.75).all().item<bool>());
+    mine.set_data(torch::full({5000}, 4.0));
+    optimizer.step();
+    EXPECT_TRUE(mine.eq(4 - 0.875).all().item<bool>());
+    expect_equal_on_all_ranks({mine}, "parameter");
+  });
+}
+
+TEST(SharedStepMulti, MovingAveragesArePutInAndTakenBack) {
+  run_processes(2, [](int) {
+    const Rank world;
+    const auto make = [] {
+      torch::manual_seed(1);
+      return torch::nn::Linear(50, 50);
+    };
+    const torch::nn::Linear ours = make();
+    const torch::nn::Linear theirs = make();
+    SharedStep<optim::SGD> shared(ours->parameters(), optim::SGDOptions(0.1));
+    optim::SGD plain(theirs->parameters(), optim::SGDOptions(0.1));
+    ExponentialMovingAverage our_average(*ours);
+    ExponentialMovingAverage their_average(*theirs);
+    for (int step = 0; step < 3; ++step) {
+      for (const auto& [net, average, optimizer] :
+           {std::tuple<const torch::nn::Linear*, ExponentialMovingAverage*, optim::Optimizer*>{&ours, &our_average,
+                                                                                               &shared},
+            {&theirs, &their_average, &plain}}) {
+        set_random_gradients((*net)->parameters(), step);
+        optimizer->step();
+        average->update();
+        const auto guard = average->swap_in();
+        barrier();
+      }
+      expect_same_bits(ours->parameters(), theirs->parameters(), "parameters");
+    }
+  });
+}
+
+// Through files: shared to plain, plain to shared, at another number of ranks.
+TEST_P(SharedStepMulti, ExchangesItsStateWithThePlainOptimizer) {
+  const SharedScratchFolder folder;
+  run_processes(GetParam(), [&folder](int rank) {
+    const Rank world;
+    for (const Kind& one : kinds()) {
+      const auto like = one.plain(groups_with({{}}));
+      const std::vector<Tensor> mine = parameters();
+      const std::vector<Tensor> theirs = parameters();
+      const auto ours = one.shared(groups_of(mine, *like), {});
+      const auto plain = one.plain(groups_of(theirs, *like));
+      step_on(*ours, mine, 0, 3);
+      step_on(*plain, theirs, 0, 3);
+      const std::string file = folder.path() / "optimizer.pt";
+      if (rank == get_world_size() - 1) torch::save(*ours, file);  // any rank has the whole state
+      barrier();
+      const auto second = one.plain(groups_of(theirs, *like));
+      torch::load(*second, file);
+      step_on(*second, theirs, 3, 5);
+      barrier();
+      if (rank == 0) torch::save(*second, file);
+      barrier();
+      step_on(*ours, mine, 3, 5);
+      torch::load(*ours, file);  // the same state, in other memory
+      step_on(*ours, mine, 5, 7);
+      step_on(*second, theirs, 5, 7);
+      expect_same_bits(mine, theirs, one.name);
+      barrier();
+    }
+  });
+}
+
+// Two models, each with its own optimizer, in one process, and one model with two optimizers in turn.
+TEST(SharedStepMulti, SeveralOptimizersLiveSideBySide) {
+  run_processes(2, [](int) {
+    const Rank world;
+    const std::vector<Tensor> mine = parameters();
+    const std::vector<Tensor> theirs = parameters();
+    const auto some = [](const std::vector<Tensor>& all, std::size_t from, std::size_t to) {
+      return std::vector<Tensor>(all.begin() + static_cast<std::ptrdiff_t>(from),
+                                 all.begin() + static_cast<std::ptrdiff_t>(to));
+    };
+    SharedStep<optim::SGD> first(some(mine, 0, 4), optim::SGDOptions(0.1).momentum(0.9));
+    optim::SGD plain_first(some(theirs, 0, 4), optim::SGDOptions(0.1).momentum(0.9));
+    SharedStep<optim::Adam> second(some(mine, 2, 9), optim::AdamOptions(0.1));  // two parameters are in both
+    optim::Adam plain_second(some(theirs, 2, 9), optim::AdamOptions(0.1));
+    for (int step = 0; step < 4; ++step) {
+      step_on(first, mine, step, step + 1);
+      step_on(second, mine, step, step + 1);
+      step_on(plain_first, theirs, step, step + 1);
+      step_on(plain_second, theirs, step, step + 1);
+      expect_same_bits(mine, theirs, fmt::format("step {}", step));
+    }
+  });
+}
+
+// A closure runs once, before the step. When the optimizer is gone, the parameters are ordinary ones.
+TEST(SharedStepMulti, ParametersOutliveTheOptimizer) {
+  run_processes(2, [](int rank) {
+    const Rank world;
+    const Tensor mine = torch::ones({3000}).requires_grad_();
+    {
+      SharedStep<optim::SGD> optimizer(std::vector<Tensor>{mine}, optim::SGDOptions(1));
+      const Tensor loss = optimizer.step([&] {
+        const Tensor sum = mine.sum();
+        sum.backward();
+        return sum;
+      });
+      EXPECT_EQ(loss.item<double>(), 3000);
+      EXPECT_EQ(optimizer.steps(), 1U);
+    }
+    barrier();
+    EXPECT_TRUE(mine.eq(0).all().item<bool>());
+    optim::SGD plain(std::vector<Tensor>{mine}, optim::SGDOptions(1));
+    mine.mutable_grad() = torch::full({3000}, 1.0 + rank);
+    plain.step();
+    barrier();
+    EXPECT_TRUE(mine.eq(-1 - rank).all().item<bool>()) << "each rank has its own";
+  });
+}
+
+// With several threads of LibTorch the bits are the same.
+TEST(SharedStepMulti, ThreadsChangeNothing) {
+  run_processes(2, [](int) {
+    const Rank world;
+    const std::vector<Tensor> mine = parameters();
+    const std::vector<Tensor> theirs = parameters();
+    optim::AdamW plain(theirs, optim::AdamWOptions(0.1));
+    step_on(plain, theirs, 0, 3);
+    torch::set_num_threads(3);
+    SharedStep<optim::AdamW> shared(mine, optim::AdamWOptions(0.1));
+    step_on(shared, mine, 0, 3);
+    expect_same_bits(mine, theirs, "3 threads");
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::test
