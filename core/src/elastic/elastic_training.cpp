@@ -7,6 +7,7 @@
 #include <exception>
 
 #include "elastic_parts.h"
+#include "engine/core/failure.h"
 #include "lockstep/base/log.h"
 #include "lockstep/c10d/collectives.h"
 #include "lockstep/c10d/objects.h"
@@ -24,15 +25,17 @@ std::uint64_t spread(std::uint64_t number) {
   return number ^ (number >> 31);
 }
 
-// Of a rank, or of the store that it served.
-bool tells_of_death(const std::exception& error) {
-  const ErrorCode code = error_code(error);
-  return code == ErrorCode::kPeerFailed || code == ErrorCode::kUnavailable;
-}
-
 std::string text_of(const std::exception& error) {
   const auto* const known = dynamic_cast<const c10::Error*>(&error);
   return known != nullptr ? known->what_without_backtrace() : error.what();
+}
+
+// Of a rank, or of the store that it served. A rank that waits for one that has seen the death is told to form the
+// world anew too.
+bool tells_of_death(const std::exception& error) {
+  const ErrorCode code = error_code(error);
+  if (code == ErrorCode::kAborted) return text_of(error).find(comm::kFormedAnew) != std::string::npos;
+  return code == ErrorCode::kPeerFailed || code == ErrorCode::kUnavailable;
 }
 
 std::string text_of(const std::exception_ptr& error) {

@@ -178,9 +178,9 @@ class ElasticTraining {
 
   // Trains until `steps` steps are done. Collective: all ranks give the same number. Returns when all ranks have done
   // them. An exception that does not tell of a death (kPeerFailed, kUnavailable) leaves run() as it is, on the ranks
-  // that it concerns; so do kTimeout and kAborted. If a group breaks twice in the same step and nobody has died, the
-  // second error leaves run() too. kPeerFailed: fewer than min_ranks are left. kUnsupported: no rank that is left has a
-  // whole state, because `update` has communicated.
+  // that it concerns; so do kTimeout, and kAborted by abort_process_group(). If a group breaks twice in the same step
+  // and nobody has died, the second error leaves run() too. kPeerFailed: fewer than min_ranks are left. kUnsupported:
+  // no rank that is left has a whole state, because `update` has communicated.
   void run(std::int64_t steps, const ElasticFunctions& functions);
 
   std::int64_t steps_done() const { return done_; }
