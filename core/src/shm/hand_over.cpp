@@ -107,7 +107,7 @@ std::string hand_over_key(const std::string& group) {
   return fmt::format("lockstep/{}/address", group);
 }
 
-Status publish(Store& store, const std::string& group, const Address& address) {
+Status publish(Store& store, const std::string& group, const HostAddress& address) {
   return store.set(hand_over_key(group), {reinterpret_cast<const char*>(&address), sizeof(address)});
 }
 
@@ -119,7 +119,7 @@ Result<HandOver> hand_over(Store& store, const SharedArena& arena, const HandOve
 void refuse_hand_over(Store& store, const HandOverOptions& options, const Status& why) {
   (void)store.set(refused_key(options.name), to_text(why));
   if (options.rank != 0) return;
-  Address nowhere;
+  HostAddress nowhere;
   put(why, nowhere);
   (void)publish(store, options.name, nowhere);
 }

@@ -23,12 +23,12 @@ class Guest : public HandOverSide {
  private:
   using Message = HandOverMessage;
 
-  Result<Address> find_host();
+  Result<HostAddress> find_host();
   // Both ends must belong to one user and know the group's tokens before anything is handed over.
-  Result<Fd> introduce_self(const Address& address);
+  Result<Fd> introduce_self(const HostAddress& address);
   // Connects to what listens at rank 0's address and checks that it is rank 0.
-  Result<Fd> connect(const Address& address);
-  Status check_machine(const Address& address) const;
+  Result<Fd> connect(const HostAddress& address);
+  Status check_machine(const HostAddress& address) const;
   Result<HandOver> take_parts(int socket);
   // Receives the next message of rank 0, or its verdict that there will be no group.
   Status receive_part(int socket, Message::Kind kind, Message& message, std::vector<Fd>& descriptors,
@@ -53,7 +53,7 @@ class Guest : public HandOverSide {
 };
 
 Result<HandOver> Guest::run() {
-  LOCKSTEP_ASSIGN_OR_RETURN(const Address address, find_host());
+  LOCKSTEP_ASSIGN_OR_RETURN(const HostAddress address, find_host());
   auto reached = introduce_self(address);
   if (!reached.ok()) return has_verdict_ ? reached.status() : refuse(reached.status());
   const Fd socket = std::move(reached).value();
@@ -68,7 +68,7 @@ Result<HandOver> Guest::run() {
   return why_no_connection(with_culprit(parts.ok() ? verdict : parts.status()));
 }
 
-Result<Address> Guest::find_host() {
+Result<HostAddress> Guest::find_host() {
   auto announced = store_.get(hand_over_key(options_.name), deadline_);
   if (!announced.ok()) {
     const Status why = announced.status().with_context("waiting for " + name(0));
@@ -81,7 +81,7 @@ Result<Address> Guest::find_host() {
   return address;
 }
 
-Status Guest::check_machine(const Address& address) const {
+Status Guest::check_machine(const HostAddress& address) const {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string machine, boot_id());
   if (machine == address.machine.data()) return {};
   return {ErrorCode::kUnsupported,
@@ -90,7 +90,7 @@ Status Guest::check_machine(const Address& address) const {
                       options_.name, name(options_.rank), host_name(), name(0), address.host.data())};
 }
 
-Result<Fd> Guest::connect(const Address& address) {
+Result<Fd> Guest::connect(const HostAddress& address) {
   LOCKSTEP_FAULT_POINT("hand over: called");
   auto connected = connect_unix(address.socket.data(), deadline_);
   if (!connected.ok()) return why_no_connection(connected.status().with_context(name(0)));
@@ -111,7 +111,7 @@ Result<Fd> Guest::connect(const Address& address) {
                             options_.name));
 }
 
-Result<Fd> Guest::introduce_self(const Address& address) {
+Result<Fd> Guest::introduce_self(const HostAddress& address) {
   LOCKSTEP_RETURN_IF_ERROR(check_machine(address));
   LOCKSTEP_ASSIGN_OR_RETURN(const Fd process, open_own_process());
   LOCKSTEP_ASSIGN_OR_RETURN(Fd socket, connect(address));

@@ -49,7 +49,7 @@ class Host : public HandOverSide {
   Status receive_reports();
   void tell_verdict(const Status& verdict);
 
-  Address address_;
+  HostAddress address_;
   // All stay open until the store says why there is no group: a rank that loses its connection looks there.
   Fd listener_;
   std::vector<Fd> unidentified_;  // connected, have sent nothing yet

@@ -37,7 +37,7 @@ void put_into(const Status& status, Carrier& to) {
 void put(const Status& status, HandOverMessage& message) {
   put_into(status, message);
 }
-void put(const Status& status, Address& address) {
+void put(const Status& status, HostAddress& address) {
   put_into(status, address);
 }
 
@@ -59,8 +59,8 @@ Status receive_message(int socket, HandOverMessage::Kind kind, HandOverMessage& 
   return received;
 }
 
-Result<Address> make_address() {
-  Address address;
+Result<HostAddress> make_address() {
+  HostAddress address;
   LOCKSTEP_RETURN_IF_ERROR(fill_random(address.greeting));
   LOCKSTEP_RETURN_IF_ERROR(fill_random(address.token));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string name, random_socket_name("lockstep"));
@@ -71,8 +71,8 @@ Result<Address> make_address() {
   return address;
 }
 
-Result<Address> read_address(const std::string& published) {
-  Address address;
+Result<HostAddress> read_address(const std::string& published) {
+  HostAddress address;
   if (published.size() != sizeof(address)) return Status(ErrorCode::kCorrupt, "what rank 0 published is no address");
   std::memcpy(static_cast<void*>(&address), published.data(), sizeof(address));
   address.machine.back() = address.host.back() = address.socket.back() = 0;

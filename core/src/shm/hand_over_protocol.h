@@ -45,7 +45,7 @@ struct HandOverMessage {
 
 // The address of rank 0, or why it has none, as published in the store. The tokens prove that a rank has read this, and
 // that rank 0 has written it.
-struct Address {
+struct HostAddress {
   std::array<char, 64> machine{};
   std::array<char, 64> host{};
   std::array<char, 48> socket{};
@@ -56,7 +56,7 @@ struct Address {
 };
 
 void put(const Status& status, HandOverMessage& message);
-void put(const Status& status, Address& address);
+void put(const Status& status, HostAddress& address);
 
 Status send_message(int socket, const HandOverMessage& message, Deadline deadline,
                     std::span<const int> descriptors = {});
@@ -66,8 +66,8 @@ Status receive_message(int socket, HandOverMessage::Kind kind, HandOverMessage& 
                        Deadline deadline);
 
 // Rank 0's own address: this machine, fresh tokens and a socket name that no socket has yet.
-Result<Address> make_address();
-Result<Address> read_address(const std::string& published);
+Result<HostAddress> make_address();
+Result<HostAddress> read_address(const std::string& published);
 
 // What both sides of a hand-over have in common: rank 0 (hand_over_host.cpp) and the others (hand_over_guest.cpp).
 class HandOverSide {
@@ -93,7 +93,7 @@ class HandOverSide {
 std::string refused_key(const std::string& group);
 
 // Rank 0's address, under hand_over_key().
-Status publish(Store& store, const std::string& group, const Address& address);
+Status publish(Store& store, const std::string& group, const HostAddress& address);
 
 Result<HandOver> hand_over_as_host(Store& store, const SharedArena& arena, const HandOverOptions& options,
                                    Deadline deadline);

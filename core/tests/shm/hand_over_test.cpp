@@ -87,7 +87,7 @@ void expect_everyone_told(const std::vector<Outcome>& outcomes, ErrorCode code, 
 
 std::string socket_name(HashStore& store) {
   const Bytes address = store.get("lockstep/test/address", Deadline::after(10s)).value();
-  return address.substr(offsetof(Address, socket), 48).c_str();
+  return address.substr(offsetof(HostAddress, socket), 48).c_str();
 }
 
 TEST(HandOver, EveryRankSeesEveryMemory) {
@@ -157,7 +157,7 @@ TEST(HandOver, AnotherMachineIsRefusedByName) {
   std::thread first([&] { zero = hand_over_all({{0, 2}}, store, Deadline::after(10s)); });
   Bytes address = store.get("lockstep/test/address", Deadline::after(10s)).value();
   address[0] = address[0] == 'x' ? 'y' : 'x';
-  std::strcpy(address.data() + offsetof(Address, host), "elsewhere");
+  std::strcpy(address.data() + offsetof(HostAddress, host), "elsewhere");
   ASSERT_TRUE(store.set("lockstep/test/address", address).ok());
   const auto one = hand_over_all({{1, 2}}, store, Deadline::after(10s));
   first.join();
@@ -178,7 +178,7 @@ TEST(HandOver, WrongTokenIsNobody) {
   std::vector<Outcome> zero;
   std::thread first([&] { zero = hand_over_all({{0, 2}}, store, Deadline::after(3s)); });
   Bytes address = store.get("lockstep/test/address", Deadline::after(10s)).value();
-  constexpr std::size_t kToken = offsetof(Address, token);
+  constexpr std::size_t kToken = offsetof(HostAddress, token);
   address[kToken] = static_cast<char>(address[kToken] ^ 1);
   ASSERT_TRUE(store.set("lockstep/test/address", address).ok());
   const auto one = hand_over_all({{1, 2}}, store, Deadline::after(10s));

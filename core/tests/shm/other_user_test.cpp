@@ -41,11 +41,11 @@ Result<HandOver> hand_over_as(int rank, int group_size, Store& store, Deadline d
   return hand_over(store, *arena, options, deadline);
 }
 
-Bytes bytes_of(const Address& address) {
+Bytes bytes_of(const HostAddress& address) {
   return {reinterpret_cast<const char*>(&address), sizeof address};
 }
 
-Address published(Store& store) {
+HostAddress published(Store& store) {
   return read_address(store.get(kAddressKey, Deadline::after(20s)).value()).value();
 }
 
@@ -83,7 +83,7 @@ std::string play_rank_zero(const std::string& socket, const Token& greeting) {
 TEST(HandOverToAnotherUser, GivesNothing) {
   const test::Leftovers before = test::Leftovers::now();
   HashStore store;
-  const Address address = make_address().value();
+  const HostAddress address = make_address().value();
   {
     OtherUser thief([&] { return play_rank_zero(address.socket.data(), address.greeting); });
     ASSERT_TRUE(wait_for_socket(address.socket.data()));
@@ -99,7 +99,7 @@ TEST(HandOverToAnotherUser, GivesNothing) {
 
 TEST(HandOverToAnotherUser, AnotherJobOfTheSameUserGetsNothingEither) {
   HashStore store;
-  const Address address = make_address().value();
+  const HostAddress address = make_address().value();
   Token wrong = address.greeting;
   wrong[3] ^= std::byte{1};
   auto other = std::async(std::launch::async, [&] { return play_rank_zero(address.socket.data(), wrong); });
@@ -120,7 +120,7 @@ TEST(HandOverToAnotherUser, DoesNotLetItJoinOrKeepTheRanksApart) {
   HashStore store;
   std::vector<std::future<Result<HandOver>>> ranks;
   ranks.push_back(std::async(std::launch::async, [&] { return hand_over_as(0, 3, store); }));
-  const Address address = published(store);
+  const HostAddress address = published(store);
   const auto act = [&] {
     const Fd memory = make_memory_file("theirs", kReserve).value();
     HandOverMessage message;
@@ -186,7 +186,7 @@ TEST(MemoryFile, EverythingElseIsRefusedByName) {
   for (const int memory : {unsealed.get(), sealed.get(), read_only.get(), device.get(), good.get()}) {
     HashStore store;
     auto zero = std::async(std::launch::async, [&] { return hand_over_as(0, 2, store).status(); });
-    const Address address = published(store);
+    const HostAddress address = published(store);
     const Fd socket = connect_unix(address.socket.data(), Deadline::after(20s)).value();
     HandOverMessage message;
     message.kind = HandOverMessage::Kind::kIntroduction;
