@@ -9,6 +9,7 @@
 #include <lockstep/nn/fused_step.h>
 #include <lockstep/nn/memory_format.h>
 #include <lockstep/nn/mixed_precision.h>
+#include <lockstep/nn/shared_step.h>
 #include <lockstep/nn/sync_batch_norm.h>
 #include <lockstep/nn/zero_redundancy_optimizer.h>
 #include <torch/cuda.h>
@@ -41,6 +42,7 @@ struct Options : lockstep::bench::StepOptions {
   bool channels_last = false;
   int together = 1;
   bool graph = false;
+  bool no_undo = false;
 };
 
 // Written under another name and renamed: a process that waits for the file must not see a part of it.
@@ -53,10 +55,19 @@ void write_report(const Options& options, int rank, const std::vector<double>& s
 }
 
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::string& name,
-                                                        const std::vector<torch::Tensor>& parameters) {
+                                                        const std::vector<torch::Tensor>& parameters, bool undo) {
   namespace optim = torch::optim;
   if (name == "sgd") return std::make_unique<optim::SGD>(parameters, optim::SGDOptions(1e-3).momentum(0.9));
   if (name == "adam") return std::make_unique<optim::Adam>(parameters, optim::AdamOptions(1e-3));
+  if (name == "adamw") return std::make_unique<optim::AdamW>(parameters, optim::AdamWOptions(1e-3));
+  const lockstep::SharedStepOptions shared{.fused = true, .undo = undo};
+  if (name == "shared-sgd") {
+    return std::make_unique<lockstep::SharedStep<optim::SGD>>(parameters, optim::SGDOptions(1e-3).momentum(0.9),
+                                                              shared);
+  }
+  if (name == "shared-adamw") {
+    return std::make_unique<lockstep::SharedStep<optim::AdamW>>(parameters, optim::AdamWOptions(1e-3), shared);
+  }
   return std::make_unique<lockstep::ZeroRedundancyOptimizer<optim::Adam>>(
       parameters, optim::AdamOptions(1e-3), lockstep::ZeroRedundancyOptions{.fused = true});
 }
@@ -94,11 +105,11 @@ void measure(const Options& options, Model& model, const std::vector<torch::Tens
   const int rank = ddp ? lockstep::get_rank() : 0;
   std::size_t gradient_bytes = 0;
   for (const torch::Tensor& parameter : parameters) gradient_bytes += parameter.nbytes();
-  const auto optimizer = make_optimizer(options.optimizer, parameters);
+  const auto optimizer = make_optimizer(options.optimizer, parameters, !options.no_undo);
   const auto plain = [&] {
     optimizer->zero_grad(/*set_to_none=*/!options.keep_gradients);
     loss_of(options, model, batch).backward();
-    lockstep::fused_step(*optimizer);  // the sharded one has an option for it
+    lockstep::fused_step(*optimizer);  // the sharded and the shared ones have an option for it
   };
   std::optional<lockstep::CapturedStep> recorded;
   if (options.graph)
@@ -151,10 +162,12 @@ int main(int argc, char** argv) {
   CLI::App app("Step time of a training workload; the rank's number is appended to --output");
   lockstep::bench::add_step_options(app, options);
   app.add_option("--mode", options.mode)->required()->check(CLI::IsMember({"alone", "ddp"}));
-  app.add_option("--optimizer", options.optimizer)->check(CLI::IsMember({"sgd", "adam", "sharded-adam"}));
+  app.add_option("--optimizer", options.optimizer)
+      ->check(CLI::IsMember({"sgd", "adam", "sharded-adam", "adamw", "shared-sgd", "shared-adamw"}));
   app.add_flag("--sync-batch-norm", options.sync_batch_norm, "synchronise batch normalisation");
   app.add_flag("--libtorch-batch-norm", options.libtorch_batch_norm, "without lockstep::use_fast_batch_norm()");
   app.add_flag("--libtorch-convolution", options.libtorch_convolution, "without lockstep::use_fast_convolution()");
+  app.add_flag("--no-undo", options.no_undo, "of shared steps: deaths in a step are not survived");
   app.add_option("--hold", options.hold, "wait afterwards until this file exists");
   app.add_option("--busy", options.busy, "go on training afterwards until this file exists");
   app.add_flag("--keep-gradients", options.keep_gradients, "set gradients to zero instead of freeing them");

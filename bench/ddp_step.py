@@ -20,6 +20,14 @@ LARGE_SETTINGS = ("layout", "allocator")
 LAYOUTS: dict[str, tuple[str, ...]] = {"contiguous": (), "channels last": ("--channels-last",)}  # ours; the peer's are ways
 # For rows that show what use_fast_batch_norm() and use_fast_convolution() are worth.
 PLAIN = ("--libtorch-batch-norm", "--libtorch-convolution")
+# SharedStep, with and without copies for survivors of a death. "ours" is the plain SGD.
+SHARED: dict[str, tuple[str, ...]] = {
+    "shared sgd": ("--optimizer", "shared-sgd"),
+    "shared sgd without undo": ("--optimizer", "shared-sgd", "--no-undo"),
+    "plain adamw": ("--optimizer", "adamw"),
+    "shared adamw": ("--optimizer", "shared-adamw"),
+    "shared adamw without undo": ("--optimizer", "shared-adamw", "--no-undo"),
+}
 # Compiled models have a row of their own: they change the model's kernels, not DDP.
 COMPILED_SETTINGS = {"layout": COMPILED_LAYOUT, "allocator": ALLOCATOR, "cores": PINNED}
 ROUNDS, QUICK_ROUNDS = 6, 3
@@ -101,7 +109,7 @@ def compare(
     mine, theirs = found.get(ours, {}).get(workload), found.get(peer, {}).get(workload)
     if mine and theirs:
         # Independent processes and the bare model are the machine's limit for DDP.
-        name = "limit" if peer in ("together", "alone") else peer
+        name = "limit" if peer == "alone" or peer.endswith("together") else peer
         outcome.rows.append(Row("ddp_step", f"{workload}{what}", None, ranks, mine, theirs, name, "ms", language=language))
 
 
@@ -122,6 +130,13 @@ def measure_ranks(tools: Tools, workload: str, ranks: int, rounds: int, outcome:
     }
     if "resnet" in workload:
         contenders["plain"] = contender(tools, workloads.our_command, "ddp", workload, ranks, (*layout, *PLAIN))
+    # The fused step and the shared one, of SGD for all models, of AdamW for the one whose step is long.
+    for name, more in SHARED.items():
+        if workload != LARGE and ("adamw" not in name or "mlp" in workload):
+            for mode in ("together", "ddp"):
+                if mode == "ddp" or name.startswith("plain"):
+                    contenders[f"{name}, {mode}"] = contender(
+                        tools, workloads.our_command, mode, workload, ranks, (*layout, *more))
     if workload != LARGE:
         contenders["python"] = in_python(tools, "lockstep", workload, ranks, replace(way, pinned=True), STEPS[workload])
     if not tools.quick:  # compiling takes a minute
@@ -132,6 +147,9 @@ def measure_ranks(tools: Tools, workload: str, ranks: int, rounds: int, outcome:
     compare(outcome, found, workload, ranks, "ours", "pytorch")
     compare(outcome, found, workload, ranks, "ours", "pytorch compiled")
     compare(outcome, found, workload, ranks, "plain", "pytorch", what=", LibTorch's operators")
+    for name in SHARED:
+        limit = "plain adamw, together" if "adamw" in name else "together"
+        compare(outcome, found, workload, ranks, f"{name}, ddp", limit, what=f", {name}")
     compare(outcome, found, workload, ranks, "python", "pytorch", "Python")
 
 

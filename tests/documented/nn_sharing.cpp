@@ -10,6 +10,7 @@
 #include "lockstep/models/resnet.h"
 #include "lockstep/nn/distributed_data_parallel.h"
 #include "lockstep/nn/lr_schedules.h"
+#include "lockstep/nn/shared_step.h"
 #include "lockstep/nn/sync_batch_norm.h"
 #include "lockstep/nn/zero_redundancy_optimizer.h"
 #include "net.h"
@@ -53,6 +54,22 @@ using checkpoint::Checkpoint;
   DistributedDataParallel ddp(net);
   ZeroRedundancyOptimizer<torch::optim::Adam> optimizer(ddp.parameters(), torch::optim::AdamOptions(1e-3));
   loss.backward();
+  optimizer.step();
+}
+
+[[maybe_unused]] void sharing(const Net& net, Loss loss_of, const torch::Tensor& x, const torch::Tensor& y) {
+  DistributedDataParallel ddp(net);
+  SharedStep<torch::optim::AdamW> optimizer(ddp.parameters(), torch::optim::AdamWOptions(1e-3), {.fused = true});
+  optimizer.zero_grad();
+  loss_of(ddp->forward(x), y).backward();
+  optimizer.step();
+}
+
+[[maybe_unused]] void sharing_header(const Net& net, Loss loss_of, const torch::Tensor& x, const torch::Tensor& y) {
+  lockstep::DistributedDataParallel ddp(net);
+  lockstep::SharedStep<torch::optim::AdamW> optimizer(ddp.parameters(), torch::optim::AdamWOptions(1e-3));
+  optimizer.zero_grad();
+  loss_of(ddp->forward(x), y).backward();
   optimizer.step();
 }
 

@@ -172,6 +172,13 @@ TEST(TrainingExamplesMulti, ShardedOptimizer) {
             (Lines{"Rank 0 keeps 50 % of Adam's state", "Rank 1 keeps 50 % of Adam's state"}));
 }
 
+TEST(TrainingExamplesMulti, SharedStep) {
+  const ScratchFolder folder;
+  EXPECT_EQ(run_example("shared_step_train", 2, {folder.path("optimizer.pt")}),
+            (Lines{"Rank 0: 20 steps, the plain AdamW has the same weights",
+                   "Rank 1: 20 steps, the plain AdamW has the same weights"}));
+}
+
 TEST(TrainingExamplesMulti, WarmUpAndCosine) {
   const Lines lines = run_example("schedules_train", 2, {LOCKSTEP_FASHION_MNIST, "2", "1280"});
   ASSERT_EQ(lines.size(), 2U);

@@ -13,6 +13,7 @@
 #include "lockstep/checkpoint/torch_file.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/nn/distributed_data_parallel.h"
+#include "lockstep/nn/shared_step.h"
 #include "support/process_ranks.h"
 #include "support/scratch_folder.h"
 
@@ -34,15 +35,22 @@ class Samples : public data::Dataset {
   }
 };
 
+// Both have the same bits, and the same checkpoints.
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::vector<torch::Tensor>& parameters, bool shared) {
+  const torch::optim::AdamWOptions options(0.01);
+  if (shared) return std::make_unique<SharedStep<torch::optim::AdamW>>(parameters, options);
+  return std::make_unique<torch::optim::AdamW>(parameters, options);
+}
+
 // One rank of the training. The net draws random numbers (dropout), and the rates change every few steps.
 class Training {
  public:
-  Training(std::filesystem::path folder, int rank)
+  Training(std::filesystem::path folder, int rank, bool shared = false)
       : folder_(std::move(folder)),
         rank_(rank),
         ddp_(net_),
-        optimizer_(net_->parameters(), torch::optim::AdamWOptions(0.01)),
-        scheduler_(optimizer_, 4, 0.7),
+        optimizer_(make_optimizer(net_->parameters(), shared)),
+        scheduler_(*optimizer_, 4, 0.7),
         loader_(Samples(), {.batch_size = kBatch, .shuffle = true, .seed = 3}),
         manager_(folder_ / "runs") {
     torch::manual_seed(100 + static_cast<std::uint64_t>(rank));
@@ -52,7 +60,7 @@ class Training {
     const auto state = manager_.load_latest([](const auto& steps) { return all_gather_object(steps); });
     ASSERT_TRUE(state);
     state->restore_model(*net_);
-    state->restore_optimizer(optimizer_);
+    state->restore_optimizer(*optimizer_);
     state->restore_scheduler(scheduler_);
     state->restore_generator();
     loader_.load_state(data::sampler_state_from_string(state->get_text("sampler")));
@@ -81,15 +89,15 @@ class Training {
   c10::IValue state() const {
     c10::impl::GenericDict run(c10::AnyType::get(), c10::AnyType::get());
     run.insert("model", to_ivalue(state_dict(*net_)));
-    run.insert("optimizer", state_dict(optimizer_));
+    run.insert("optimizer", state_dict(*optimizer_));
     return run;
   }
 
  private:
   void learn(const torch::Tensor& inputs) {
-    optimizer_.zero_grad();
+    optimizer_->zero_grad();
     (ddp_->forward(inputs) - inputs.sum(1, /*keepdim=*/true)).pow(2).mean().backward();
-    optimizer_.step();
+    optimizer_->step();
     scheduler_.step();
   }
 
@@ -99,7 +107,7 @@ class Training {
     if (rank_ != 0) return;
     Checkpoint state;
     state.add_model(*net_);
-    state.add_optimizer(optimizer_);
+    state.add_optimizer(*optimizer_);
     state.add_scheduler(scheduler_);
     state.add_generators(generators);
     state.set("sampler", to_string(loader_.state()));
@@ -110,7 +118,7 @@ class Training {
   int rank_;
   torch::nn::Sequential net_{torch::nn::Linear(6, 8), torch::nn::Dropout(0.3), torch::nn::Linear(8, 1)};
   DistributedDataParallel<torch::nn::Sequential> ddp_;
-  torch::optim::AdamW optimizer_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
   torch::optim::StepLR scheduler_;
   data::DataLoader loader_;
   CheckpointManager manager_;
@@ -139,10 +147,10 @@ TEST(ResumeMulti, GoesOnInTheMiddleOfAnEpochWithAnyNumberOfRanks) {
     write_torch_file(whole, training.state());
     write_torch_file(folder.path("before.pt"), torch::tensor(before));
   });
-  for (const int world : {2, 3, 1}) {
-    test::run_processes(world, [&](int rank) {
+  for (const auto& [world, shared] : {std::pair{2, false}, {2, true}, {3, false}, {1, true}}) {
+    test::run_processes(world, [&, world = world, shared = shared](int rank) {
       const ProcessGroupGuard group;
-      Training training(folder.path(), rank);
+      Training training(folder.path(), rank, shared);
       training.resume();
       training.train_to_the_end();
       Indices seen = of_all_ranks(training.after());

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <torch/torch.h>
 #include <unistd.h>
 
@@ -22,9 +23,9 @@ namespace {
 
 using torch::Tensor;
 namespace optim = torch::optim;
-using Sgd = SharedStep<optim::SGD>;
+using SharedSgd = SharedStep<optim::SGD>;
 
-Tensor made(torch::IntArrayRef shape) {
+Tensor ones_of(torch::IntArrayRef shape) {
   return torch::ones(shape).requires_grad_();
 }
 
@@ -63,13 +64,13 @@ TEST(SharedStepErrorsMulti, ParametersThatCannotBeSharedAreAnErrorOfAllRanks) {
   run_processes(2, [](int rank) {
     const Rank world;
     const auto refused = [&](const std::vector<Tensor>& bad, const std::vector<std::string>& parts) {
-      const Tensor good = made({8});
+      const Tensor good = ones_of({8});
       const std::string error =
-          error_of([&] { Sgd optimizer(rank == 1 ? bad : std::vector<Tensor>{good}, optim::SGDOptions(0.1)); });
+          error_of([&] { SharedSgd optimizer(rank == 1 ? bad : std::vector<Tensor>{good}, optim::SGDOptions(0.1)); });
       expect_in(error, parts);
       if (rank == 0) expect_in(error, {"rank(s) 1 cannot take part"});
     };
-    const Tensor whole = made({8});
+    const Tensor whole = ones_of({8});
     refused({}, {"expected parameters"});
     refused({whole, whole}, {"parameter 1 of group 0 shares its memory with parameter 0 of group 0"});
     refused({whole, whole.detach().requires_grad_()}, {"shares its memory"});
@@ -77,15 +78,35 @@ TEST(SharedStepErrorsMulti, ParametersThatCannotBeSharedAreAnErrorOfAllRanks) {
     refused({torch::ones({8, 2}).select(1, 0).requires_grad_()}, {"holes"});
     refused({torch::ones({8}).to_sparse().requires_grad_()}, {"Sparse", "dense"});
     refused({torch::ones({8}, torch::kMeta).requires_grad_()}, {"meta", "CPU"});
-    expect_in(error_of([&] { Sgd optimizer(std::vector<Tensor>{made({8 + rank})}, optim::SGDOptions(0.1)); }),
+    expect_in(error_of([&] { SharedSgd optimizer(std::vector<Tensor>{ones_of({8 + rank})}, optim::SGDOptions(0.1)); }),
               {"they differ", "[8]", "[9]"});
-    expect_in(error_of([&] { Sgd optimizer(std::vector<Tensor>{made({8})}, optim::SGDOptions(0.1 + rank)); }),
+    expect_in(error_of([&] { SharedSgd optimizer(std::vector<Tensor>{ones_of({8})}, optim::SGDOptions(0.1 + rank)); }),
               {"lr 0.1", "lr 1.1"});
-    expect_in(error_of([&] { Sgd optimizer(std::vector<Tensor>{made({8})}, optim::SGDOptions(rank == 0 ? 1 : -1)); }),
+    expect_in(error_of([&] {
+                SharedSgd optimizer(std::vector<Tensor>{ones_of({8})}, optim::SGDOptions(rank == 0 ? 1 : -1));
+              }),
               {"Invalid learning rate"});
-    if (rank == 1) expect_in(error_of([&] { Sgd(std::vector<Tensor>{}, optim::SGDOptions(1)); }), {"expected"});
+    if (rank == 1) expect_in(error_of([&] { SharedSgd(std::vector<Tensor>{}, optim::SGDOptions(1)); }), {"expected"});
     if (rank == 0)
-      expect_in(error_of([&] { Sgd(std::vector<Tensor>{made({8})}, optim::SGDOptions(1)); }), {"rank(s) 1"});
+      expect_in(error_of([&] { SharedSgd(std::vector<Tensor>{ones_of({8})}, optim::SGDOptions(1)); }), {"rank(s) 1"});
+  });
+}
+
+TEST(SharedStepErrorsMulti, MoreMemoryThanMayBeUsedIsAnErrorThatNamesTheLimit) {
+  run_processes(2, [](int rank) {
+    const Rank world;
+    std::uint64_t huge_memory = 0;
+    const Tensor huge = torch::from_blob(&huge_memory, {std::int64_t{1} << 46}, torch::kByte);  // never touched
+    const std::string error = error_of([&] { SharedSgd optimizer(std::vector<Tensor>{huge}, optim::SGDOptions(0.1)); });
+    expect_in(error, {"take 70368744177664 bytes", "memory.max"});
+    if (rank == 1) {
+      rlimit limit{};
+      getrlimit(RLIMIT_FSIZE, &limit);
+      limit.rlim_cur = 1 << 20;
+      ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    }
+    expect_in(error_of([&] { SharedSgd optimizer(std::vector<Tensor>{ones_of({100000})}, optim::SGDOptions(0.1)); }),
+              {"1600000 bytes", "1048576 bytes", "ulimit -f"});
   });
 }
 
@@ -93,8 +114,8 @@ TEST(SharedStepErrorsMulti, ParametersThatCannotBeSharedAreAnErrorOfAllRanks) {
 TEST(SharedStepErrorsMulti, AStepThatRanksCannotTakeTogetherChangesNothing) {
   run_processes(2, [](int rank) {
     const Rank world;
-    const std::vector<Tensor> all{made({5000}), made({30, 20})};
-    Sgd optimizer(all, optim::SGDOptions(0.5).momentum(0.5));
+    const std::vector<Tensor> all{ones_of({5000}), ones_of({30, 20})};
+    SharedSgd optimizer(all, optim::SGDOptions(0.5).momentum(0.5));
     const auto refused = [&](const std::function<void()>& spoil, const std::vector<std::string>& parts) {
       set_random_gradients(all, 0);
       const std::vector<Tensor> before{all[0].detach().clone(), all[1].detach().clone()};
@@ -110,7 +131,7 @@ TEST(SharedStepErrorsMulti, AStepThatRanksCannotTakeTogetherChangesNothing) {
     refused([&] { all[1].mutable_grad().mul_(1.1); }, {"gradients of rank 0 and rank 1 differ", "no_sync"});
     refused([&] { optimizer.param_groups()[0].options().set_lr(0.25); }, {"lr 0.5", "lr 0.25"});
     optimizer.param_groups()[0].options().set_lr(0.5);
-    refused([&] { optimizer.add_param_group(std::vector<Tensor>{made({3})}); }, {"they differ"});
+    refused([&] { optimizer.add_param_group(std::vector<Tensor>{ones_of({3})}); }, {"they differ"});
     if (rank == 1) optimizer.param_groups().pop_back();
     // In words: this rank alone has written.
     refused([&] { all[0].add_(1); }, {"they differ", "parameter 0 of group 0", "written since the last step"});
@@ -132,7 +153,7 @@ TEST(SharedStepErrorsMulti, ARankWithoutTheSharedStepIsAnErrorOfTheGroup) {
     const Rank world;
     if (rank == 0) {
       const std::string error =
-          error_of([&] { Sgd optimizer(std::vector<Tensor>{made({8})}, optim::SGDOptions(0.1)); });
+          error_of([&] { SharedSgd optimizer(std::vector<Tensor>{ones_of({8})}, optim::SGDOptions(0.1)); });
       expect_in(error, {"all_gather", "all_reduce"});
     } else {
       Tensor one = torch::ones({1});
@@ -153,21 +174,21 @@ Tensor deadly_gradient(std::int64_t elements, std::int64_t safe) {
   return gradient;
 }
 
-constexpr std::int64_t kElements = 200000;
+constexpr std::int64_t kDeadlyElements = 200000;
 
 // Rank 1 of 3 is killed in its third step where `die` says so. The others have the step whole, or not at all.
-void survive(const std::function<void(const Tensor& parameter)>& die, int steps) {
+void survive_in_step(const std::function<void(const Tensor& parameter)>& die, int steps) {
   run_processes_with_a_victim(
       3, /*victim=*/1,
       [&](int rank, const std::filesystem::path& report) {
         const Rank world;
-        const Tensor mine = made({kElements});
-        const Tensor theirs = made({kElements});
+        const Tensor mine = ones_of({kDeadlyElements});
+        const Tensor theirs = ones_of({kDeadlyElements});
         SharedStep<optim::Adam> optimizer(std::vector<Tensor>{mine}, optim::AdamOptions(0.1));
         optim::Adam plain(std::vector<Tensor>{theirs}, optim::AdamOptions(0.1));
         std::string error = "no error";
         for (int step = 0; step < 3; ++step) {
-          for (const Tensor* one : {&mine, &theirs}) one->mutable_grad() = torch::ones({kElements});
+          for (const Tensor* one : {&mine, &theirs}) one->mutable_grad() = torch::ones({kDeadlyElements});
           if (step < steps) plain.step();
           if (step == 2 && rank == 1) die(mine);
           error = error_of([&] { optimizer.step(); });
@@ -190,15 +211,39 @@ void survive(const std::function<void(const Tensor& parameter)>& die, int steps)
 }
 
 TEST(SharedStepFault, ADeathBeforeTheStepChangesNothing) {
-  survive([](const Tensor& /*parameter*/) { raise(SIGKILL); }, 2);
+  survive_in_step([](const Tensor& /*parameter*/) { raise(SIGKILL); }, 2);
 }
 
 TEST(SharedStepFault, SurvivorsFinishTheStepOfARankThatDiesInIt) {
   // Rank 1 owns the tiles 5 to 8, of 16384 elements. It dies in the middle of tile 6, at the begin of tile 7, in its
   // last.
   for (const std::int64_t safe : {6 * 16384 + 8192, 7 * 16384, 8 * 16384 + 4096}) {
-    survive([safe](const Tensor& parameter) { parameter.mutable_grad() = deadly_gradient(kElements, safe); }, 3);
+    survive_in_step(
+        [safe](const Tensor& parameter) { parameter.mutable_grad() = deadly_gradient(kDeadlyElements, safe); }, 3);
   }
+}
+
+// Rank 0 finishes what it can, and says that it is not all.
+TEST(SharedStepFault, WithoutUndoADeathInATileLeavesParametersThatAreNotWhole) {
+  run_processes_with_a_victim(
+      2, /*victim=*/1,
+      [](int rank, const std::filesystem::path& report) {
+        const Rank world;
+        const Tensor mine = ones_of({kDeadlyElements});
+        SharedStep<optim::SGD> optimizer(std::vector<Tensor>{mine}, optim::SGDOptions(0.1), {.undo = false});
+        mine.mutable_grad() =
+            rank == 0 ? torch::ones({kDeadlyElements}) : deadly_gradient(kDeadlyElements, 8 * 16384 + 4096);
+        const std::string error = error_of([&] { optimizer.step(); });
+        EXPECT_FALSE(optimizer.is_whole());
+        EXPECT_EQ(optimizer.steps(), 0U);
+        EXPECT_NE(error_of([&] { optimizer.step(); }).find("load a checkpoint"), std::string::npos);
+        std::ofstream(report) << error;
+      },
+      [](const std::filesystem::path& report) {
+        std::ifstream file(report);
+        const std::string text{std::istreambuf_iterator<char>(file), {}};
+        expect_in(text, {"rank 1", "not whole", "load a checkpoint"});
+      });
 }
 
 }  // namespace

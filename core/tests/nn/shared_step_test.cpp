@@ -21,14 +21,14 @@ namespace {
 using torch::Tensor;
 namespace optim = torch::optim;
 
-struct Kind {
+struct SharedKind {
   std::string name;
   std::function<std::unique_ptr<optim::Optimizer>(const Groups&, const SharedStepOptions&)> shared;
   std::function<std::unique_ptr<optim::Optimizer>(const Groups&)> plain;
 };
 
 template <typename Inner, typename Options>
-Kind kind(const std::string& name, const Options& options) {
+SharedKind shared_kind(const std::string& name, const Options& options) {
   return {name,
           [options](const Groups& groups, const SharedStepOptions& shared) {
             return std::make_unique<SharedStep<Inner>>(groups, options, shared);
@@ -36,18 +36,18 @@ Kind kind(const std::string& name, const Options& options) {
           [options](const Groups& groups) { return std::make_unique<Inner>(groups, options); }};
 }
 
-std::vector<Kind> kinds() {
-  return {kind<optim::SGD>("SGD", optim::SGDOptions(0.1)),
-          kind<optim::SGD>("momentum", optim::SGDOptions(0.1).momentum(0.9).dampening(0.1).weight_decay(0.01)),
-          kind<optim::SGD>("Nesterov", optim::SGDOptions(0.1).momentum(0.9).nesterov(true)),
-          kind<optim::Adam>("Adam", optim::AdamOptions(0.01).weight_decay(0.1)),
-          kind<optim::Adam>("AMSGrad", optim::AdamOptions(0.01).amsgrad(true)),
-          kind<optim::AdamW>("AdamW", optim::AdamWOptions(0.01)),
-          kind<optim::Adagrad>("Adagrad", optim::AdagradOptions(0.1).lr_decay(0.01).weight_decay(0.1))};
+std::vector<SharedKind> shared_kinds() {
+  return {shared_kind<optim::SGD>("SGD", optim::SGDOptions(0.1)),
+          shared_kind<optim::SGD>("momentum", optim::SGDOptions(0.1).momentum(0.9).dampening(0.1).weight_decay(0.01)),
+          shared_kind<optim::SGD>("Nesterov", optim::SGDOptions(0.1).momentum(0.9).nesterov(true)),
+          shared_kind<optim::Adam>("Adam", optim::AdamOptions(0.01).weight_decay(0.1)),
+          shared_kind<optim::Adam>("AMSGrad", optim::AdamOptions(0.01).amsgrad(true)),
+          shared_kind<optim::AdamW>("AdamW", optim::AdamWOptions(0.01)),
+          shared_kind<optim::Adagrad>("Adagrad", optim::AdagradOptions(0.1).lr_decay(0.01).weight_decay(0.1))};
 }
 
 // Those of every kind, and two that have several tiles, one with another order of elements.
-std::vector<Tensor> parameters() {
+std::vector<Tensor> tiled_parameters() {
   std::vector<Tensor> all = parameters_of_every_kind();
   auto generator = at::detail::createCPUGenerator(5);
   all.push_back(torch::randn({50021}, generator).requires_grad_());
@@ -56,7 +56,7 @@ std::vector<Tensor> parameters() {
 }
 
 // Two groups, the second with options of its own.
-Groups groups_of(const std::vector<Tensor>& all, const optim::Optimizer& like) {
+Groups two_groups(const std::vector<Tensor>& all, const optim::Optimizer& like) {
   Groups groups = groups_with({{all[0], all[1], all[2], all[7]}, {all[3], all[4], all[5], all[8]}});
   groups[1].set_options(like.defaults().clone());
   groups[1].options().set_lr(0.03);
@@ -69,13 +69,13 @@ INSTANTIATE_TEST_SUITE_P(Worlds, SharedStepMulti, testing::Values(1, 2, 3, 4));
 TEST_P(SharedStepMulti, TakesTheStepsOfThePlainOptimizer) {
   run_processes(GetParam(), [](int) {
     const Rank world;
-    for (const Kind& one : kinds()) {
+    for (const SharedKind& one : shared_kinds()) {
       for (const bool fused : {false, true}) {
-        const std::vector<Tensor> mine = parameters();
-        const std::vector<Tensor> theirs = parameters();
+        const std::vector<Tensor> mine = tiled_parameters();
+        const std::vector<Tensor> theirs = tiled_parameters();
         const auto like = one.plain(groups_with({{}}));
-        const auto ours = one.shared(groups_of(mine, *like), {.fused = fused});
-        const auto plain = one.plain(groups_of(theirs, *like));
+        const auto ours = one.shared(two_groups(mine, *like), {.fused = fused, .undo = !fused || get_world_size() < 3});
+        const auto plain = one.plain(two_groups(theirs, *like));
         const auto both = {ours.get(), plain.get()};
         for (int step = 0; step < 6; ++step) {
           if (step == 2) {
@@ -115,8 +115,8 @@ TEST_P(SharedStepMulti, TakesTheStepsOfThePlainOptimizer) {
   });
 }
 
-struct Net : torch::nn::Module {
-  Net() {
+struct TiedNet : torch::nn::Module {
+  TiedNet() {
     for (torch::nn::Linear& one : layers) register_module("linear" + std::to_string(number++), one);
     frozen = register_parameter("frozen", torch::ones({8}), /*requires_grad=*/false);
     unused = register_parameter("unused", torch::ones({8}));
@@ -140,14 +140,14 @@ TEST_P(SharedStepMulti, TrainsAsThePlainOptimizer) {
     const Rank world;
     const auto make = [] {
       torch::manual_seed(1);
-      return std::make_shared<Net>();
+      return std::make_shared<TiedNet>();
     };
     const auto ours = make();
     const auto theirs = make();
-    DistributedDataParallel our_ddp(ours);
-    DistributedDataParallel their_ddp(theirs);
     const auto options = optim::AdamWOptions(0.01).weight_decay(0.1);
-    SharedStep<optim::AdamW> shared(our_ddp.parameters(), options);
+    SharedStep<optim::AdamW> shared(ours->parameters(), options);
+    DistributedDataParallel our_ddp(ours);  // sends rank 0's values
+    DistributedDataParallel their_ddp(theirs);
     optim::AdamW plain(their_ddp.parameters(), options);
     lockstep::optim::ExponentialLR our_scheduler(shared, 0.9);
     lockstep::optim::ExponentialLR their_scheduler(plain, 0.9);
@@ -191,9 +191,12 @@ TEST(SharedStepMulti, ARanksWritesAreItsOwnUntilAllRanksHaveWritten) {
     mine.data().add_(1);
     optimizer.step();
     EXPECT_TRUE(mine.eq(2.5 - 0.75).all().item<bool>());
+    if (rank == 1) mine.copy_(mine.clone());  // changes nothing, as a broadcast of rank 0's values
+    optimizer.step();
+    EXPECT_TRUE(mine.eq(2.5 - 0.75 - 0.875).all().item<bool>());
     mine.set_data(torch::full({5000}, 4.0));
     optimizer.step();
-    EXPECT_TRUE(mine.eq(4 - 0.875).all().item<bool>());
+    EXPECT_TRUE(mine.eq(4 - 0.9375).all().item<bool>());
     expect_equal_on_all_ranks({mine}, "parameter");
   });
 }
@@ -232,18 +235,18 @@ TEST_P(SharedStepMulti, ExchangesItsStateWithThePlainOptimizer) {
   const SharedScratchFolder folder;
   run_processes(GetParam(), [&folder](int rank) {
     const Rank world;
-    for (const Kind& one : kinds()) {
+    for (const SharedKind& one : shared_kinds()) {
       const auto like = one.plain(groups_with({{}}));
-      const std::vector<Tensor> mine = parameters();
-      const std::vector<Tensor> theirs = parameters();
-      const auto ours = one.shared(groups_of(mine, *like), {});
-      const auto plain = one.plain(groups_of(theirs, *like));
+      const std::vector<Tensor> mine = tiled_parameters();
+      const std::vector<Tensor> theirs = tiled_parameters();
+      const auto ours = one.shared(two_groups(mine, *like), {});
+      const auto plain = one.plain(two_groups(theirs, *like));
       step_on(*ours, mine, 0, 3);
       step_on(*plain, theirs, 0, 3);
       const std::string file = folder.path() / "optimizer.pt";
       if (rank == get_world_size() - 1) torch::save(*ours, file);  // any rank has the whole state
       barrier();
-      const auto second = one.plain(groups_of(theirs, *like));
+      const auto second = one.plain(two_groups(theirs, *like));
       torch::load(*second, file);
       step_on(*second, theirs, 3, 5);
       barrier();
@@ -263,8 +266,8 @@ TEST_P(SharedStepMulti, ExchangesItsStateWithThePlainOptimizer) {
 TEST(SharedStepMulti, SeveralOptimizersLiveSideBySide) {
   run_processes(2, [](int) {
     const Rank world;
-    const std::vector<Tensor> mine = parameters();
-    const std::vector<Tensor> theirs = parameters();
+    const std::vector<Tensor> mine = tiled_parameters();
+    const std::vector<Tensor> theirs = tiled_parameters();
     const auto some = [](const std::vector<Tensor>& all, std::size_t from, std::size_t to) {
       return std::vector<Tensor>(all.begin() + static_cast<std::ptrdiff_t>(from),
                                  all.begin() + static_cast<std::ptrdiff_t>(to));
@@ -312,8 +315,8 @@ TEST(SharedStepMulti, ParametersOutliveTheOptimizer) {
 TEST(SharedStepMulti, ThreadsChangeNothing) {
   run_processes(2, [](int) {
     const Rank world;
-    const std::vector<Tensor> mine = parameters();
-    const std::vector<Tensor> theirs = parameters();
+    const std::vector<Tensor> mine = tiled_parameters();
+    const std::vector<Tensor> theirs = tiled_parameters();
     optim::AdamW plain(theirs, optim::AdamWOptions(0.1));
     step_on(plain, theirs, 0, 3);
     torch::set_num_threads(3);

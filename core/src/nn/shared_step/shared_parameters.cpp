@@ -185,10 +185,25 @@ SharedParameters::Written SharedParameters::written() {
       result.state.push_back(i);
     }
   }
-  auto pages = view_->copied_pages();
-  if (!pages.ok()) throw_status(pages.status(), "SharedStep");
-  result.pages = std::move(pages).value();
+  result.pages = changed_pages();
   return result;
+}
+
+// What was written with the values that were there (a broadcast of rank 0's, averages that were put in and taken back)
+// is no change.
+std::vector<std::size_t> SharedParameters::changed_pages() {
+  auto copies = view_->copied_pages();
+  if (!copies.ok()) throw_status(copies.status(), "SharedStep");
+  const std::size_t page = comm::PrivateView::page_bytes();
+  const std::byte* const shared = block_->base() + view_offset_;
+  std::vector<std::size_t> same;
+  std::vector<std::size_t> changed;
+  for (const std::size_t number : *copies) {
+    const bool is_same = std::memcmp(shared + number * page, view_->base() + number * page, page) == 0;
+    (is_same ? same : changed).push_back(number);
+  }
+  if (const Status dropped = view_->drop_copies(same); !dropped.ok()) throw_status(dropped, "SharedStep");
+  return changed;
 }
 
 bool SharedParameters::was_written(std::size_t index, const Written& written) const {

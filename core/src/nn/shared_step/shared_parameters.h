@@ -20,11 +20,6 @@
 
 namespace lockstep::nn_detail {
 
-// Elements of a tile: the part of a parameter that is stepped at a time. Its values, state and gradient stay in a
-// core's second-level cache. A multiple of every vector's length, so that the kernels of LibTorch compute the same bits
-// as for the whole parameter; and less than what they divide among threads.
-inline constexpr std::int64_t kTileElements = 16384;
-
 struct SharedParameter {
   torch::Tensor tensor;  // the program's
   std::size_t group = 0;
@@ -99,6 +94,7 @@ class SharedParameters {
 
  private:
   torch::optim::OptimizerParamState* state_of(const SharedParameter& parameter) const;
+  std::vector<std::size_t> changed_pages();
   bool has_state_elsewhere(const SharedParameter& parameter) const;
   void check_state(const SharedParameter& parameter) const;
   void move(SharedParameter& parameter);

@@ -23,6 +23,10 @@ namespace lockstep::nn_detail {
 namespace {
 
 using Groups = SharedStepper::Groups;
+// Elements of a tile: the part of a parameter that is stepped at a time. Its values, state and gradient stay in a
+// core's second-level cache. A multiple of every vector's length, so that the kernels of LibTorch compute the same bits
+// as for the whole parameter; and less than what they divide among threads.
+constexpr std::int64_t kTileElements = 16384;
 constexpr const char* kNeeds = "SharedStep needs the same parameters, gradients and options";
 
 std::string text_of(const torch::optim::OptimizerOptions& options) {
@@ -42,18 +46,23 @@ void check_engine(const ProcessGroup& group) {
                     "ZeroRedundancyOptimizer works between machines, or pass a group of the ranks of each machine");
 }
 
-// As many bytes as will be used: values, and the state that these options make.
+// As many bytes as will be used: values, and the state that these options make. The file has place for more state.
 void check_memory(const Groups& groups, const torch::optim::OptimizerOptions& defaults) {
-  std::size_t bytes = 0;
+  std::size_t used = 0;
+  std::size_t file = 0;
   for (const auto& group : groups) {
-    const auto used = state_tensors(group.has_options() ? group.options() : defaults);
-    const auto tensors = 1 + static_cast<std::size_t>(std::count(used.begin(), used.end(), true));
-    for (const torch::Tensor& parameter : group.params()) bytes += parameter.nbytes() * tensors;
+    const auto state = state_tensors(group.has_options() ? group.options() : defaults);
+    const auto tensors = 1 + static_cast<std::size_t>(std::count(state.begin(), state.end(), true));
+    for (const torch::Tensor& parameter : group.params()) {
+      used += parameter.nbytes() * tensors;
+      file += parameter.nbytes() * (1 + kStateTensors);
+    }
   }
-  const std::size_t limit = comm::usable_memory();
-  TORCH_CHECK_VALUE(bytes <= limit, "SharedStep: parameters and state take ", bytes,
-                    " bytes of shared memory, and this machine or container has ", limit,
-                    " bytes (physical memory, or ", "memory.max of the control group)");
+  TORCH_CHECK_VALUE(used <= comm::usable_memory(), "SharedStep: parameters and state take ", used,
+                    " bytes of shared memory, and this machine or container has ", comm::usable_memory(),
+                    " bytes (physical memory, or memory.max of the control group)");
+  TORCH_CHECK_VALUE(file <= comm::largest_file(), "SharedStep: parameters and state are a file in memory of ", file,
+                    " bytes, and files may have ", comm::largest_file(), " bytes here (ulimit -f)");
 }
 
 // Where the numbers of elements before each tile, over all parameters, divide the elements evenly.
@@ -83,7 +92,8 @@ const Groups& SharedStepper::agree(const Groups& groups, const torch::optim::Opt
     check_memory(groups, defaults);
     const auto trial = factory(Groups(), defaults);  // throws for options that the optimizer refuses
     const torch::optim::Optimizer& kind = *trial;
-    return text + fmt::format("{}, fused {}\n", c10::demangle(typeid(kind).name()), options.fused);
+    return text +
+           fmt::format("{}, fused {}, undo {}\n", c10::demangle(typeid(kind).name()), options.fused, options.undo);
   };
   check_same_lines(DeviceBackend::for_host_data(options.process_group, torch::kCPU), lines, kNeeds);
   return groups;
@@ -101,6 +111,8 @@ SharedStepper::Impl::Impl(torch::optim::Optimizer& optimizer, Factory factory, c
 // Collective, with values and state of rank 0.
 void SharedStepper::Impl::share_parameters() {
   auto fresh = std::make_unique<SharedParameters>(optimizer_);
+  // A fused kernel goes over a tile once, so it need not stay in a cache, and fewer calls take less time.
+  const std::int64_t tile_elements = options_.fused && !options_.undo ? 4 * kTileElements : kTileElements;
   std::vector<Tile> tiles;
   std::size_t widest = 1;
   std::int64_t all = 0;
@@ -108,11 +120,11 @@ void SharedStepper::Impl::share_parameters() {
   for (std::size_t i = 0; i < fresh->size(); ++i) all += (*fresh)[i].elements;
   for (std::size_t i = 0; i < fresh->size(); ++i) {
     widest = std::max(widest, c10::elementSize((*fresh)[i].dtype));
-    for (std::int64_t begin = 0; begin < (*fresh)[i].elements; begin += kTileElements) {
+    for (std::int64_t begin = 0; begin < (*fresh)[i].elements; begin += tile_elements) {
       Tile& tile = tiles.emplace_back();
       tile.parameter = i;
       tile.begin = begin;
-      tile.size = std::min(kTileElements, (*fresh)[i].elements - begin);
+      tile.size = std::min(tile_elements, (*fresh)[i].elements - begin);
       tile.owner = owner_of(before, all, backend_.world_size());
       before += tile.size;
     }
@@ -123,7 +135,8 @@ void SharedStepper::Impl::share_parameters() {
 
   const auto ranks = static_cast<std::size_t>(backend_.world_size());
   const std::size_t undo_offset = SharedParameters::view_offset(StepRecord::bytes(backend_.world_size(), tiles.size()));
-  const std::size_t undo_bytes = (1 + kStateTensors) * static_cast<std::size_t>(kTileElements) * widest;
+  const std::size_t undo_bytes =
+      options_.undo ? (1 + kStateTensors) * static_cast<std::size_t>(tile_elements) * widest : 0;
   const std::size_t in_front = undo_offset + ranks * static_cast<std::size_t>(lanes) * undo_bytes;
   const auto block =
       engine_of(group_ ? group_ : default_group(), torch::kCPU)->share_block(fresh->block_bytes(in_front));

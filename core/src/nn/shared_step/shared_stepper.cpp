@@ -11,6 +11,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/c10d/errors.h"
 #include "lockstep/nn/fused_step.h"
+#include "reduce/copy.h"
 #include "shared_stepper_impl.h"
 
 namespace lockstep::nn_detail {
@@ -180,8 +181,10 @@ void SharedStepper::Impl::step_tile(std::size_t index, std::uint64_t number, int
   const torch::Tensor& gradient = gradients_[tile.parameter];
   if (!gradient.defined()) return;
   prepare(tile);
-  std::byte* const place = undo_place(place_of, lane);
-  for_each_part(tile, place, [](std::byte* data, std::byte* to, std::size_t bytes) { std::memcpy(to, data, bytes); });
+  if (options_.undo) {
+    for_each_part(tile, undo_place(place_of, lane),
+                  [](std::byte* data, std::byte* to, std::size_t bytes) { comm::copy_cached(to, data, bytes); });
+  }
   record_->begin_tile(index, number, lane);
   tile.values.mutable_grad() = gradient.narrow(0, tile.begin, tile.size);
   if (options_.fused) {
@@ -256,6 +259,7 @@ void SharedStepper::Impl::repair_rank(int rank, std::uint64_t number) {
       const StepRecord::Tile now = record_->tile(i, number, lane);
       if (now == StepRecord::Tile::kDone || (now == StepRecord::Tile::kBegun) != begun) continue;
       if (begun) {
+        TORCH_CHECK(options_.undo, "it was changing ", (*parameters_)[tile.parameter].name(), ", without an undo copy");
         for_each_part(tile, undo_place(rank, lane), [](std::byte* data, const std::byte* from, std::size_t bytes) {
           std::memcpy(data, from, bytes);
         });
