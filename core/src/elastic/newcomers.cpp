@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <span>
+#include <tuple>
 #include <utility>
 
 #include "base/random.h"
@@ -18,6 +19,8 @@ namespace {
 
 // All members must come at once, because all have just been asked.
 constexpr auto kMeetingTime = std::chrono::seconds(10);
+// How often rank 0 looks up from the store while it waits: another rank may have died.
+constexpr auto kLookUpEvery = std::chrono::milliseconds(500);
 
 using elastic_detail::Invitation;
 using elastic_detail::Waiting;
@@ -75,24 +78,37 @@ void ElasticTraining::ask_store(const std::function<void(elastic_detail::Waiting
   }
 }
 
+// Collective over the world. Those that wait, at most `most`, as they are at the end of the time, or as soon as there
+// are as many.
+std::vector<Waiting> ElasticTraining::find_newcomers(std::size_t most, Deadline until) {
+  std::vector<std::pair<std::int64_t, std::string>> found;
+  for (bool is_over = false; !is_over;) {
+    if (get_rank() == 0) {
+      found.clear();
+      ask_store([&](elastic_detail::WaitingRoom& room) {
+        for (Waiting& one : room.waiting(most, earlier(until, Deadline::after(kLookUpEvery))))
+          found.emplace_back(one.number, std::move(one.handle));
+      });
+      is_over = found.size() == most || until.expired() || newcomers_->store_failed;
+    }
+    auto told = std::pair(is_over, found);
+    broadcast_object(told, 0);
+    std::tie(is_over, found) = told;
+  }
+  std::vector<Waiting> waiting;
+  for (auto& [number, handle] : found) waiting.push_back({number, std::move(handle)});
+  return waiting;
+}
+
 // Collective over the world. Whether newcomers have taken free places.
 bool ElasticTraining::admit(std::chrono::milliseconds timeout) {
   if (newcomers_ == nullptr || newcomers_->full_size <= get_world_size()) return false;
   const auto missing = static_cast<std::size_t>(newcomers_->full_size - get_world_size());
-  std::vector<std::pair<std::int64_t, std::string>> found;
-  if (get_rank() == 0) {
-    ask_store([&](elastic_detail::WaitingRoom& room) {
-      for (Waiting& one : room.waiting(missing, Deadline::after(timeout)))
-        found.emplace_back(one.number, std::move(one.handle));
-    });
-  }
-  broadcast_object(found, 0);
-  if (found.empty()) return false;
+  const std::vector<Waiting> waiting = find_newcomers(missing, Deadline::after(timeout));
+  if (waiting.empty()) return false;
   std::vector<Seat> living;
   for (auto& [place, handle] : all_gather_object(std::pair(newcomers_->place, get_reconfigure_handle())))
     living.push_back({place, std::move(handle)});
-  std::vector<Waiting> waiting;
-  for (auto& [number, handle] : found) waiting.push_back({number, std::move(handle)});
   Invitation invitation{.full_size = newcomers_->full_size, .micro_batches = options_.micro_batches};
   for (Seat& seat : seats(std::move(living), waiting, newcomers_->full_size)) {
     invitation.handles.push_back(std::move(seat.handle));

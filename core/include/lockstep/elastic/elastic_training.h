@@ -33,6 +33,7 @@
 
 #include <chrono>
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -42,6 +43,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/deadline.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/store/store.h"
@@ -50,7 +52,8 @@ namespace lockstep {
 
 namespace elastic_detail {
 class WaitingRoom;
-}
+struct Waiting;
+}  // namespace elastic_detail
 
 struct MicroBatch {
   std::int64_t step = 0;  // the number of its step, from 0
@@ -119,7 +122,7 @@ struct ElasticOptions {
   // Null: nobody takes them. The same on all ranks. If the store fails the training goes on, and nobody can join.
   std::shared_ptr<comm::Store> newcomers = nullptr;
   // After a death the ranks that live wait as long for a newcomer, so that no step is made with fewer ranks. Without
-  // one they go on, and the newcomer joins at the end of a later step. Must be shorter than the world's timeout.
+  // one they go on, and the newcomer joins at the end of a later step.
   std::chrono::milliseconds newcomer_timeout{0};
 };
 
@@ -206,6 +209,7 @@ class ElasticTraining {
   void recover(std::int64_t steps, const std::exception_ptr& why);
   void catch_up();
   void ask_store(const std::function<void(elastic_detail::WaitingRoom& room)>& ask);
+  std::vector<elastic_detail::Waiting> find_newcomers(std::size_t most, Deadline until);
   bool admit(std::chrono::milliseconds timeout);
   bool meet(const std::vector<std::string>& handles, std::int64_t uuid) const;
   Survey survey() const;
