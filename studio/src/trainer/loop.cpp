@@ -273,6 +273,7 @@ void Trainer::Loop::end_epoch(Feed& feed, Feed* evaluation, const EpochReport& r
   progress.evaluation_due =
       evaluation != nullptr && (progress.epoch % options_.evaluate_every == 0 || progress.epoch == options_.epochs);
   if (options_.callbacks.on_epoch_end) options_.callbacks.on_epoch_end(report);
+  if (evaluation == nullptr) state_.save_model(report.epoch, nullptr);
   // Before the evaluation, which may fail. After that, and after a stop, it is made when the training is resumed.
   state_.save(feed.loader());
   if (progress.evaluation_due) asked_to_stop();
@@ -305,6 +306,8 @@ void Trainer::Loop::judge(Feed& train, Feed& evaluation, TrainingResult& result)
   progress.evaluated = progress.epoch;
   if (options_.callbacks.on_evaluation) options_.callbacks.on_evaluation(found);
   result.evaluation = found;
+  // Before the checkpoint, which says that this is the best: a training that is killed between the two makes it again.
+  if (found.is_best) state_.save_model(found.epoch, &found);
   state_.save(train.loader(), std::isfinite(metric) ? std::optional(metric) : std::nullopt);
 }
 
