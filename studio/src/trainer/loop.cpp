@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <system_error>
 
 #include "base/printable.h"
 #include "lockstep/base/log.h"
@@ -51,6 +53,10 @@ void check_options(const TrainerOptions& options) {
                     options.ema_decay);
   TORCH_CHECK_VALUE(!options.top_k.empty(), "Trainer: top_k is empty");
   TORCH_CHECK_VALUE(!options.resume || !options.checkpoint_dir.empty(), "Trainer: resume needs checkpoint_dir");
+  const std::filesystem::path folder = options.model_file.parent_path();
+  std::error_code ignored;
+  TORCH_CHECK_VALUE(get_rank() != 0 || folder.empty() || std::filesystem::is_directory(folder, ignored),
+                    "Trainer: model_file cannot be written: ", folder.native(), " is no folder");
   TORCH_CHECK_VALUE(!options.ddp.process_group,
                     "Trainer: it trains on all ranks of the world; leave "
                     "ddp.process_group empty");
