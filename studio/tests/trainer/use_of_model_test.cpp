@@ -171,7 +171,7 @@ TEST_F(UseOfModelMulti, ATrainingWithoutEvaluationsWritesItsLastModel) {
 TEST_F(UseOfModelMulti, RefusesFilesThatAreNoModel) {
   train_small({"--epochs", "1"});
   expect_refused({"evaluate", scratch_.path("run/checkpoints/step-000000006.ckpt"), "--data", test_}, 1,
-                 {"it has no entry lockstep.config", "expected the file model.safetensors"});
+                 {" has no entry lockstep.config", "expected the file model.safetensors"});
   scratch_.write("text", "no model");
   expect_refused({"predict", scratch_.path("text"), test_}, 1, {"expected the file model.safetensors"});
   expect_refused({"predict", scratch_.path("nowhere"), test_}, 1, {"nowhere", "No such file"});

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "base/printable.h"
@@ -141,30 +142,26 @@ int evaluate(EvaluateCommandOptions& o, options::Table& table) {
   settings.handle_signals = false;
   settings.top_k = {1};
   for (const std::int64_t k : o.top_k) {
-    if (k > model.num_classes) {
-      return options::fail(
-          Status(ErrorCode::kInvalidArgument,
-                 fmt::format("--top-k: {} is more than the model's {} classes", k, model.num_classes)));
-    }
+    if (const Status wrong = check_top_k(k, model.num_classes); !wrong.ok()) return options::fail(wrong);
     if (k > 1) settings.top_k.push_back(k);
   }
   if (model.num_classes <= kMostConfusionClasses) settings.confusion_classes = model.num_classes;
   data::DataLoader loader(data.test, test_loader_options(training, device, training.test_batch_size));
-  torch::optim::SGD optimizer(model.model->parameters(),
-                              torch::optim::SGDOptions(0));  // for the Trainer; makes no step
+  torch::optim::SGD optimizer(model.model->parameters(), 0.0);  // a Trainer needs one; it makes no step
+  std::optional<ResultFile> out;  // now: where it cannot be written, nobody waits for the evaluation
+  if (get_rank() == 0) out.emplace(o.output);
   use_fast_batch_norm();
   use_fast_convolution();
   const std::vector<std::int64_t> top_k = settings.top_k;
   Trainer trainer(model.model, optimizer, std::move(settings));
   const Evaluation found =
       trainer.evaluate(loader, [&](data::Example& batch) { return forward(model, training, batch); });
-  if (get_rank() != 0) return EXIT_SUCCESS;
+  if (!out) return EXIT_SUCCESS;
   const Results results{o, file, found, top_k, classes_of(found, file.classes)};
-  ResultFile out(o.output);
-  out.write(o.format == ResultFormat::kJson  ? json_of(results)
-            : o.format == ResultFormat::kCsv ? csv_of(results)
-                                             : text_of(results));
-  out.close();
+  out->write(o.format == ResultFormat::kJson  ? json_of(results)
+             : o.format == ResultFormat::kCsv ? csv_of(results)
+                                              : text_of(results));
+  out->close();
   return EXIT_SUCCESS;
 }
 

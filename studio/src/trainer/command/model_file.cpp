@@ -43,10 +43,10 @@ std::vector<std::int64_t> numbers_of(const std::string& text) {
   return numbers;
 }
 
-[[noreturn]] void refuse(const std::string& path, const std::string& why) {
+[[noreturn]] void refuse(const std::string& why) {
   throw std::runtime_error(
-      fmt::format("{}: {}; expected the file {} that `lockstep train` writes into the folder of a run, or this folder",
-                  printable(path), why, kModelName));
+      fmt::format("{}; expected the file {} that `lockstep train` writes into the folder of a run, or this folder", why,
+                  kModelName));
 }
 
 }  // namespace
@@ -76,10 +76,10 @@ TrainedModel read_trained_model(const fs::path& path) {
     for (auto& [name, tensor] : file.tensors) model.state.insert(name, std::move(tensor));
   } catch (const checkpoint::CheckpointError& error) {
     if (error.code() != ErrorCode::kCorrupt) throw;
-    refuse(model.path, error.what());
+    refuse(error.what());
   }
   for (const char* name : {kConfig, kClasses, kInput, kTrainingInput, "lockstep.epochs"}) {
-    if (!model.metadata.contains(name)) refuse(model.path, fmt::format("it has no entry {}", name));
+    if (!model.metadata.contains(name)) refuse(fmt::format("{} has no entry {}", printable(model.path), name));
   }
   config::Schema schema;
   declare_model_file(model.options, schema);
@@ -90,7 +90,7 @@ TrainedModel read_trained_model(const fs::path& path) {
   model.input = numbers_of(model.metadata[kInput]);
   model.training_input = numbers_of(model.metadata[kTrainingInput]);
   if (model.classes.empty() || model.input.size() < 3 || model.training_input.size() < 3) {
-    refuse(model.path, "it has no classes, or no shape of a sample");
+    refuse(fmt::format("{} has no classes, or no shape of a sample", printable(model.path)));
   }
   return model;
 }

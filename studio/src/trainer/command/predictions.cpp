@@ -6,8 +6,15 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <type_traits>
 #include <utility>
+#include <variant>
 
 #include "base/arithmetic.h"
 #include "base/printable.h"
@@ -253,52 +260,20 @@ data::Compose prediction_transforms(const TrainCommandOptions& training) {
   return data::Compose(std::move(transforms).value());
 }
 
-int predict(PredictCommandOptions& o, options::Table& table) {
-  const TrainedModel file = open_model(o.model, o.training, table);
-  TrainCommandOptions& training = o.training;
-  Status wrong = check_use_of_model(training);
-  if (wrong.ok() && training.format == DataFormat::kMnist) {
-    wrong =
-        Status(ErrorCode::kInvalidArgument,
-               fmt::format("{} was trained on the files of MNIST, not on pictures: `lockstep evaluate` alone takes it",
-                           printable(file.path)));
-  }
-  if (!wrong.ok()) return options::fail(wrong);
-  const Result<std::vector<std::string>> paths = paths_of(o);
-  if (!paths.ok()) return options::fail(paths.status());
-  const CudaSupport cuda = find_cuda(training);
-  const ProcessGroupGuard group;
-  const torch::Device device = device_of(training, cuda);
-  TrainCommandModel model = make_trained_model(file, training);
-  if (o.top_k > model.num_classes) {
-    return options::fail(
-        Status(ErrorCode::kInvalidArgument,
-               fmt::format("--top-k: {} is more than the model's {} classes", o.top_k, model.num_classes)));
-  }
-  const auto list = std::make_shared<const PictureList>(paths.value(), prediction_transforms(training), file.input);
-  const data::DataLoaderOptions settings = test_loader_options(training, torch::kCPU, training.test_batch_size);
-  data::DataLoaderOf<data::Example, PictureBatch> loader(list, {.batch_size = settings.batch_size,
-                                                                .seed = settings.seed,
-                                                                .exact = true,
-                                                                .num_workers = settings.num_workers,
-                                                                .machine_workers = settings.machine_workers});
-  use_fast_batch_norm();
-  use_fast_convolution();
-  const Rows rows(o, file.classes);
-  Predictor predictor(model, training, device, rows, o.top_k);
-  std::optional<ResultFile> out;
-  if (get_rank() == 0) {
-    out.emplace(o.output);
-    out->write(rows.head());
-  }
-  // Rank r has the pictures r, r + W, ... of W ranks, so the batches of all ranks together are a part of the list.
-  const std::int64_t rounds = ceil_divide(list->size(), get_world_size() * settings.batch_size);
+using PictureLoader = data::DataLoaderOf<data::Example, PictureBatch>;
+
+// Writes the rows of all ranks on rank 0, which has `out`, in the order of the list. Returns how many pictures have no
+// prediction. Rank r has the pictures r, r + W, ... of W ranks, so the batches of all ranks together are a part of the
+// list. Collective.
+std::int64_t write_rows(const PictureList& list, PictureLoader& loader, Predictor& predictor, const Rows& rows,
+                        std::optional<ResultFile>& out) {
+  const std::int64_t rounds = ceil_divide(list.size(), get_world_size() * loader.batch_size());
   auto batch = loader.begin();
   std::int64_t bad = 0;
   for (std::int64_t round = 0; round < rounds; ++round) {
     BatchRows mine;
     if (batch != std::default_sentinel) {
-      mine = predictor(*list, *batch);
+      mine = predictor(list, *batch);
       ++batch;
     }
     const auto indices = gather_object(mine.indices, 0);
@@ -311,16 +286,53 @@ int predict(PredictCommandOptions& o, options::Table& table) {
     }
     for (const auto& [index, text] : ordered) out->write(rows.before(index == 0) + *text);
   }
-  if (out) {
-    out->write(rows.tail());
-    out->close();
-  }
   broadcast_object(bad, 0);
-  if (bad > 0 && get_rank() == 0) {
-    std::fprintf(stderr, "lockstep: %lld of %lld pictures have no prediction; their rows say why\n",
-                 static_cast<long long>(bad), static_cast<long long>(list->size()));
+  return bad;
+}
+
+Status check_prediction(const TrainedModel& file, const TrainCommandOptions& training) {
+  LOCKSTEP_RETURN_IF_ERROR(check_use_of_model(training));
+  if (training.format != DataFormat::kMnist) return {};
+  return {ErrorCode::kInvalidArgument,
+          fmt::format("{} was trained on the files of MNIST, not on pictures: `lockstep evaluate` alone takes it",
+                      printable(file.path))};
+}
+
+int predict(PredictCommandOptions& o, options::Table& table) {
+  const TrainedModel file = open_model(o.model, o.training, table);
+  const TrainCommandOptions& training = o.training;
+  if (const Status wrong = check_prediction(file, training); !wrong.ok()) return options::fail(wrong);
+  const Result<std::vector<std::string>> paths = paths_of(o);
+  if (!paths.ok()) return options::fail(paths.status());
+  const CudaSupport cuda = find_cuda(training);
+  const ProcessGroupGuard group;
+  const torch::Device device = device_of(training, cuda);
+  TrainCommandModel model = make_trained_model(file, training);
+  if (const Status wrong = check_top_k(o.top_k, model.num_classes); !wrong.ok()) return options::fail(wrong);
+  const auto list = std::make_shared<const PictureList>(paths.value(), prediction_transforms(training), file.input);
+  const data::DataLoaderOptions settings = test_loader_options(training, torch::kCPU, training.test_batch_size);
+  PictureLoader loader(list, {.batch_size = settings.batch_size,
+                              .seed = settings.seed,
+                              .exact = true,
+                              .num_workers = settings.num_workers,
+                              .machine_workers = settings.machine_workers});
+  use_fast_batch_norm();
+  use_fast_convolution();
+  const Rows rows(o, file.classes);
+  Predictor predictor(model, training, device, rows, o.top_k);
+  std::optional<ResultFile> out;
+  if (get_rank() == 0) {
+    out.emplace(o.output);
+    out->write(rows.head());
   }
-  return bad > 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+  const std::int64_t bad = write_rows(*list, loader, predictor, rows, out);
+  if (!out) return bad > 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+  out->write(rows.tail());
+  out->close();
+  if (bad == 0) return EXIT_SUCCESS;
+  std::fprintf(stderr, "lockstep: %lld of %lld pictures have no prediction; their rows say why\n",
+               static_cast<long long>(bad), static_cast<long long>(list->size()));
+  return EXIT_FAILURE;
 }
 
 }  // namespace

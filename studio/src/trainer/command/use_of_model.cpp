@@ -1,5 +1,7 @@
 #include "trainer/command/use_of_model.h"
 
+#include <fmt/format.h>
+
 #include <cerrno>
 #include <cstdio>
 #include <stdexcept>
@@ -19,6 +21,12 @@ TrainedModel open_model(const std::string& path, TrainCommandOptions& training, 
   if (const Status read = table.read(given); !read.ok()) throw std::runtime_error(read.message());
   if (training.test_batch_size == 0) training.test_batch_size = model.options.test_batch_size;
   return model;
+}
+
+Status check_top_k(std::int64_t top_k, std::int64_t num_classes) {
+  if (top_k <= num_classes) return {};
+  return {ErrorCode::kInvalidArgument,
+          fmt::format("--top-k: {} is more than the model's {} classes", top_k, num_classes)};
 }
 
 std::string class_name(const std::vector<std::string>& classes, std::int64_t number) {

@@ -17,6 +17,9 @@ namespace lockstep::trainer_detail {
 // Sets the options of the training to those of the file, but for what the command line gives.
 TrainedModel open_model(const std::string& path, TrainCommandOptions& training, options::Table& table);
 
+// Whether the model has so many classes.
+Status check_top_k(std::int64_t top_k, std::int64_t num_classes);
+
 // The name of a class. A model may have more classes than the data of its training.
 std::string class_name(const std::vector<std::string>& classes, std::int64_t number);
 
