@@ -19,16 +19,7 @@ namespace {
 
 class UseOfModelMulti : public TrainProgram {
  protected:
-  UseOfModelMulti() {
-    options_ = {"--model.name",
-                "custom",
-                "--shared-object",
-                LOCKSTEP_MODEL_LIBRARIES "/libdocumented_model.so",
-                "--model.options",
-                "hidden=16",
-                "--lr",
-                "0.02"};
-  }
+  UseOfModelMulti() { options_.insert(options_.end(), object_.begin(), object_.end()); }
   Finished train_small(std::vector<std::string> more, int ranks = 1) const {
     more.insert(more.begin(), options_.begin(), options_.end());
     const Finished finished = train(more, ranks);
@@ -36,6 +27,7 @@ class UseOfModelMulti : public TrainProgram {
     return finished;
   }
   Finished run(std::vector<std::string> words, int ranks = 1) const {
+    if (words.at(0) != "checkpoint") words.insert(words.begin() + 1, object_.begin(), object_.end());
     words.insert(words.begin(), LOCKSTEP_PROGRAM);
     if (ranks > 1)
       words.insert(words.begin(), {LOCKSTEP_PROGRAM, "run", "--standalone", "--nproc-per-node", std::to_string(ranks)});
@@ -58,7 +50,8 @@ class UseOfModelMulti : public TrainProgram {
 
   std::string model_ = scratch_.path("run/model.safetensors");
   std::string test_ = project_ + "/data/pictures/test";
-  std::vector<std::string> options_;
+  std::vector<std::string> object_{"--shared-object", LOCKSTEP_MODEL_LIBRARIES "/libdocumented_model.so"};
+  std::vector<std::string> options_{"--model.name", "custom", "--model.options", "hidden=16", "--lr", "0.02"};
 };
 
 std::vector<std::vector<std::string>> rows_of(const std::string& csv) {
@@ -136,7 +129,7 @@ TEST_F(UseOfModelMulti, APictureThatCannotBeReadIsARowWithTheReason) {
   scratch_.write("large.ppm", "P6 33 33 255\n" + std::string(33 * 33 * 3, 'x'));
   const std::string good = test_ + "/square/24.ppm";
   scratch_.write("list", scratch_.path("missing.png") + "\n" + scratch_.path("cut.ppm") + "\n" + good + "\n" +
-                             scratch_.path("text, no picture.jpg") + "\n" + scratch_.path("large.ppm") + "\n");
+                             scratch_.path("text, no picture.jpg") + "\r\n" + scratch_.path("large.ppm") + "\n");
   const std::vector<std::string> words{"predict", model_, good, "--list", scratch_.path("list"), "--top-k", "3"};
   const auto rows = rows_of(written(words, 1, 1));
   ASSERT_EQ(rows.size(), 7U);
@@ -161,6 +154,24 @@ TEST_F(UseOfModelMulti, APictureThatCannotBeReadIsARowWithTheReason) {
   expect_in(told.err, {"4 of 6 pictures have no prediction"});
 }
 
+// A resumed training goes on with the file. As the weights of another training it tells the names of its classes.
+TEST_F(UseOfModelMulti, ATrainingGoesOnWithItsModel) {
+  train_small({"--epochs", "1", "--monitor", "loss"});
+  expect_in(train_small({"--epochs", "4", "--monitor", "loss", "--resume"}).out, {"of the best evaluation (loss "});
+  auto log = report::read_run(scratch_.path("run"));
+  ASSERT_TRUE(log.ok()) << log.status().message();
+  double best = 1e9;
+  for (const auto& one : log->evaluations) best = std::min(best, report::scalar(one.scalars, "loss"));
+  const auto found = nlohmann::json::parse(written({"evaluate", model_, "--data", test_, "--format", "json"}));
+  EXPECT_EQ(found["loss"].get<double>(), best);
+  for (const char* part : {"train", "test"}) {
+    const std::string folder = project_ + "/data/pictures/" + part;
+    std::filesystem::rename(folder + "/cross", folder + "/cube");
+  }
+  const Finished other = train_small({"--epochs", "0", "--weights", model_, "--output", scratch_.path("other")});
+  expect_in(other.out, {"class 1 is 'cross' in the checkpoint, and 'cube' in this training"});
+}
+
 // Without data for evaluations the file is that of the last epoch.
 TEST_F(UseOfModelMulti, ATrainingWithoutEvaluationsWritesItsLastModel) {
   const Finished trained = train_small({"--epochs", "1", "--test="});
@@ -178,17 +189,22 @@ TEST_F(UseOfModelMulti, RefusesFilesThatAreNoModel) {
   expect_refused({"predict", model_}, 2, {"expected pictures or a folder behind the model, or --list FILE"});
   expect_refused({"predict", model_, test_, "--top-k", "4"}, 2, {"--top-k: 4 is more than the model's 3 classes"});
   expect_refused({"predict", model_, test_, "--shared-object", "none.so"}, 1, {"model.shared_object: cannot load"});
+  expect_refused({"predict", model_, test_, "--shared-object="}, 2, {"model.name: custom needs model.shared_object"});
   checkpoint::TensorFile file = checkpoint::read_tensor_file(model_);
   file.tensors["body.9.weight"] = file.tensors["body.1.weight"];
   checkpoint::write_tensor_file(scratch_.path("other.safetensors"), file);
   expect_refused({"predict", scratch_.path("other.safetensors"), test_}, 1, {"other.safetensors: ", "body.9.weight"});
-  file.metadata["lockstep.config"] += "  future: 1\n";
+  // Such as the path of a shared object, which only the command line may give.
+  file.metadata["lockstep.config"] = "model:\n  shared_object: code.so\n";
   checkpoint::write_tensor_file(scratch_.path("other.safetensors"), file);
-  expect_refused({"predict", scratch_.path("other.safetensors"), test_}, 1, {"unknown key 'future'"});
+  expect_refused({"predict", scratch_.path("other.safetensors"), test_}, 1, {"unknown key 'shared_object'"});
 }
 
 #ifdef LOCKSTEP_PARITY_SCRIPTS
-class UseOfModelParity : public UseOfModelMulti {};
+class UseOfModelParity : public UseOfModelMulti {
+ protected:
+  UseOfModelParity() { object_.clear(); }
+};
 
 // Python's torchvision has the same model, with the weights of the file, and so has its TorchScript.
 TEST_F(UseOfModelParity, TorchvisionsModelGivesTheSame) {

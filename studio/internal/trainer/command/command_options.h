@@ -104,7 +104,8 @@ void declare(TrainCommandOptions& options, config::Schema& schema);
 // The schema has read the options, and knows where each of them came from.
 Status check(const TrainCommandOptions& options, const config::Schema& schema);
 
-// Of these keys, those that the file of a trained model holds: the model, and what an evaluation depends on.
+// Of these keys, those that the file of a trained model holds: the model, and what an evaluation depends on. Without
+// model.shared_object: a file from somebody else must not say which code is loaded.
 void declare_model_file(TrainCommandOptions& options, options::Table& table);
 // Those that may be other ones when the model is used. `has_classes`: for an evaluation.
 void declare_use_of_model(TrainCommandOptions& options, options::Table& table, bool has_classes);

@@ -53,7 +53,6 @@ void declare_structure(TrainCommandOptions& o, options::Table& table) {
   model.key("name", o.model, "The model; custom: that of model.shared_object")
       .choices({"resnet18", "resnet34", "resnet50", "resnet101", "mobilenet_v3_small", "vit_tiny", "vit_b_16",
                 "mnist_net", "custom"});
-  declare_shared_object(o, table);
   model.key("options", o.model_options, "NAME=VALUE for the model of the library");
   model.key("num_classes", o.num_classes, "0: those of the data").at_least(0);
   model.key("small_images", o.small_images, "ResNet and MobileNet for pictures of about 32 x 32");
@@ -87,6 +86,7 @@ void declare_data(TrainCommandOptions& o, config::Schema& schema) {
 
 void declare_model(TrainCommandOptions& o, config::Schema& schema) {
   declare_structure(o, schema);
+  declare_shared_object(o, schema);
   auto model = schema.section("model", "What is trained");
   model.key("weights", o.weights, "To begin with: of torch.save, safetensors, or a checkpoint of another training");
   model.key("new_head", o.new_head,

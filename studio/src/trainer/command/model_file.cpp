@@ -19,7 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kConfig = "lockstep.config";
-constexpr const char* kClasses = "lockstep.classes";
 constexpr const char* kInput = "lockstep.input";
 constexpr const char* kTrainingInput = "lockstep.training_input";
 
@@ -58,9 +57,8 @@ std::map<std::string, std::string> model_metadata(TrainCommandOptions options, c
   if (options.test_transforms.empty() && options.format != DataFormat::kMnist) {
     options.test_transforms = options.transforms;
   }
-  if (!options.shared_object.empty()) options.shared_object = fs::absolute(options.shared_object);
   return {{kConfig, config_text(std::move(options))},
-          {kClasses, text_of_classes(classes)},
+          {kModelClasses, text_of_classes(classes)},
           {kInput, fmt::format("{}", fmt::join(sample.sizes(), " "))},
           {kTrainingInput, fmt::format("{}", fmt::join(training_sample.sizes(), " "))}};
 }
@@ -78,14 +76,14 @@ TrainedModel read_trained_model(const fs::path& path) {
     if (error.code() != ErrorCode::kCorrupt) throw;
     refuse(error.what());
   }
-  for (const char* name : {kConfig, kClasses, kInput, kTrainingInput, "lockstep.epochs"}) {
+  for (const char* name : {kConfig, kModelClasses, kInput, kTrainingInput, "lockstep.epochs"}) {
     if (!model.metadata.contains(name)) refuse(fmt::format("{} has no entry {}", printable(model.path), name));
   }
   config::Schema schema;
   declare_model_file(model.options, schema);
   schema.set_text(model.metadata[kConfig]);
   if (const Status read = schema.read({.file = model.path}); !read.ok()) throw std::runtime_error(read.message());
-  std::istringstream lines(model.metadata[kClasses]);
+  std::istringstream lines(model.metadata[kModelClasses]);
   for (std::string name; std::getline(lines, name);) model.classes.push_back(name);
   model.input = numbers_of(model.metadata[kInput]);
   model.training_input = numbers_of(model.metadata[kTrainingInput]);

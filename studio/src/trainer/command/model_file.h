@@ -20,6 +20,8 @@
 
 namespace lockstep::trainer_detail {
 
+inline constexpr const char* kModelClasses = "lockstep.classes";
+
 // All entries but those of the Trainer. `test_batch_size`: of this training's evaluations.
 std::map<std::string, std::string> model_metadata(TrainCommandOptions options, const std::vector<std::string>& classes,
                                                   const torch::Tensor& training_sample, const torch::Tensor& sample,

@@ -229,6 +229,7 @@ Result<std::vector<std::string>> paths_of(const PredictCommandOptions& options) 
   if (options.list.empty()) return paths;
   std::ifstream list(options.list);
   for (std::string line; std::getline(list, line);) {
+    if (line.ends_with('\r')) line.pop_back();  // of a list from Windows
     if (!line.empty()) paths.push_back(line);
   }
   if (!list.eof()) return Status::from_errno(fmt::format("--list: cannot read {}", printable(options.list)), errno);
