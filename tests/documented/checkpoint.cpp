@@ -1,6 +1,7 @@
-// Code of docs/checkpoints.md and of the headers of checkpoint, as it stands there.
+// Code of docs/checkpoints.md, docs/using_models.md and of the headers of checkpoint, as it stands there.
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <iostream>
 
 #include "lockstep/c10d/distributed.h"
@@ -10,7 +11,9 @@
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/torch_file.h"
 #include "lockstep/data/data_loader.h"
+#include "lockstep/image/decode.h"
 #include "lockstep/models/resnet.h"
+#include "lockstep/transforms/compose.h"
 
 namespace lockstep {
 namespace {
@@ -155,6 +158,22 @@ namespace {
     state->restore_generator();
     epoch = state->get_int("epoch") + 1;
   }
+}
+
+[[maybe_unused]] torch::Tensor trained_model() {
+  const std::string file = "runs/flowers/model.safetensors";
+  const std::string classes = checkpoint::read_tensor_file_metadata(file).at("lockstep.classes");
+  models::ResNet net = models::resnet18({.num_classes = std::count(classes.begin(), classes.end(), '\n')});
+  checkpoint::load_state_dict(*net, checkpoint::read_state_dict(file));
+  net->eval();
+  const data::Compose prepare({data::Resize{256}, data::CenterCrop{224}, data::ToTensor{},
+                               data::Normalize{{0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}}});
+  const data::Image picture = data::value_or_throw(data::decode_image("rose.jpg"));
+  torch::Tensor batch = torch::empty({1, 3, 224, 224});
+  prepare.apply(prepare.draw(picture.size(), {}), picture, batch.data_ptr());
+  const torch::NoGradGuard no_grad;
+  const torch::Tensor probabilities = net->forward(batch).softmax(1);
+  return probabilities;
 }
 
 }  // namespace

@@ -8,7 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-PROMISED = ["runs/first/report.html", "runs/two/checkpoints", "scaling/report.html", "runs/mobilenet/report.html"]
+PROMISED = ["runs/first/report.html", "runs/two/checkpoints", "scaling/report.html", "runs/mobilenet/report.html",
+            "runs/mobilenet/predictions.csv", "runs/mobilenet/model.pt"]
 
 
 def main(page: str, folder: str, prefix: str, compiler: str) -> None:

@@ -44,7 +44,7 @@ struct OtherProgram {
   bool torch;
 };
 
-constexpr std::array<OtherProgram, 9> kOtherPrograms{{
+constexpr std::array<OtherProgram, 11> kOtherPrograms{{
     {"checkpoint", "lockstep-checkpoint", "core", true},
     {"pack", "lockstep-pictures", "vision", false},
     {"data", "lockstep-pictures", "vision", false},
@@ -54,6 +54,8 @@ constexpr std::array<OtherProgram, 9> kOtherPrograms{{
     {"scaling", "lockstep-report", "studio", false},
     {"new", "lockstep-new", "studio", false},
     {"train", "lockstep-train", "studio", true},
+    {"evaluate", "lockstep-train", "studio", true},
+    {"predict", "lockstep-train", "studio", true},
 }};
 // `lockstep run` with a configuration file: what it does otherwise, and the file's section.
 constexpr OtherProgram kRunWithFile{"run", "lockstep-config", "studio", false};

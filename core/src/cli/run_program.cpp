@@ -130,6 +130,8 @@ int run_program(int argc, char** argv, const std::shared_ptr<options::Table>& ta
   app.add("report", "Make a page with curves, times and worst samples of a training run");
   app.add("scaling", "Compare how fast a program trains with several numbers of processes");
   app.add("train", "Train a model on pictures, as config.yaml says");
+  app.add("evaluate", "Evaluate a trained model on pictures whose classes are known");
+  app.add("predict", "Say which classes a trained model gives pictures");
   app.add("new", "Make a project that builds and trains at once");
   app.add("checkpoint", "Show, verify, compare or convert files of models and training runs");
   app.add("doctor", "Look for what is wrong with this machine");

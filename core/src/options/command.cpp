@@ -68,7 +68,7 @@ void declare(CLI::App& app, const Command& command, std::vector<Option>& found) 
     };
     CLI::Option* option = app.add_option(names, take, help_of(key))->group(key.group());
     option->type_name(key.is_flag() || key.is_word() ? "" : "VALUE");
-    if (key.is_word()) option->required();
+    if (key.is_word() && !key.may_be_missing()) option->required();
     if (key.is_word() && is_list(key.field())) {
       option->expected(1, -1)->allow_extra_args();
     } else {

@@ -37,6 +37,7 @@ class OptionsCommand : public testing::Test {
     show.key("limit", values_.limit, "How long").between(0, 60);
     Command& all = program_.add("all", "Shows files", [] { return 0; });
     all.key("FILES", values_.files, "Files").word();
+    program_.add("any", "Shows files").key("FILES", values_.files, "Files").optional_words();
     program_.add("start", "Starts a program").key("PROGRAM", values_.program, "What is behind --").rest();
   }
 
@@ -135,6 +136,11 @@ TEST_F(OptionsCommand, WhatIsPrintedKeepsTheNamesOfDefaults) {
 TEST_F(OptionsCommand, CommasSeparateNoWords) {
   ASSERT_TRUE(read({"all", "a,b", "c"}).ok());
   EXPECT_EQ(values_.files, (std::vector<std::string>{"a,b", "c"}));
+  values_.files.clear();
+  ASSERT_TRUE(read({"any"}).ok());
+  EXPECT_TRUE(values_.files.empty());
+  ASSERT_TRUE(read({"any", "a,b"}).ok());
+  EXPECT_EQ(values_.files, (std::vector<std::string>{"a,b"}));
   ASSERT_TRUE(read({"start", "--", "x,y", "--json", "--"}).ok());
   EXPECT_EQ(values_.program, (std::vector<std::string>{"x,y", "--json", "--"}));
   ASSERT_TRUE(read({"start", "left"}).ok());
@@ -143,7 +149,7 @@ TEST_F(OptionsCommand, CommasSeparateNoWords) {
 
 TEST_F(OptionsCommand, MistakesAreNamed) {
   EXPECT_EQ(error_of({"shw"}), "there is no command 'shw'; the nearest known one is 'show'");
-  EXPECT_EQ(error_of({"xyzzy"}), "there is no command 'xyzzy'; there are show, all, start");
+  EXPECT_EQ(error_of({"xyzzy"}), "there is no command 'xyzzy'; there are show, all, any, start");
   EXPECT_EQ(error_of({"show", "f", "--knd", "one"}), "unknown option '--knd'; the nearest known one is --kind");
   EXPECT_EQ(error_of({"show", "f", "-x"}), "unknown option '-x'; --help lists all");
   EXPECT_EQ(error_of({"show", "f", "g", "h"}), "expected FILE alone, found 'g' too");

@@ -121,7 +121,7 @@ class FileWalk {
 };
 
 Status Schema::read_file(const std::filesystem::path& file, options::Reading& reading) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::string text, read_text(file));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string text, text_ ? Result<std::string>(*text_) : read_text(file));
   const std::optional<Node> root = parse_document(text, reading.problems);
   if (!root) return {};
   if (root->kind == Node::Kind::kMap) {

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <system_error>
 
 #include "base/printable.h"
 #include "lockstep/base/log.h"
@@ -51,6 +53,10 @@ void check_options(const TrainerOptions& options) {
                     options.ema_decay);
   TORCH_CHECK_VALUE(!options.top_k.empty(), "Trainer: top_k is empty");
   TORCH_CHECK_VALUE(!options.resume || !options.checkpoint_dir.empty(), "Trainer: resume needs checkpoint_dir");
+  const std::filesystem::path folder = options.model_file.parent_path();
+  std::error_code ignored;
+  TORCH_CHECK_VALUE(get_rank() != 0 || folder.empty() || std::filesystem::is_directory(folder, ignored),
+                    "Trainer: model_file cannot be written: ", folder.native(), " is no folder");
   TORCH_CHECK_VALUE(!options.ddp.process_group,
                     "Trainer: it trains on all ranks of the world; leave "
                     "ddp.process_group empty");
@@ -273,6 +279,7 @@ void Trainer::Loop::end_epoch(Feed& feed, Feed* evaluation, const EpochReport& r
   progress.evaluation_due =
       evaluation != nullptr && (progress.epoch % options_.evaluate_every == 0 || progress.epoch == options_.epochs);
   if (options_.callbacks.on_epoch_end) options_.callbacks.on_epoch_end(report);
+  if (evaluation == nullptr) state_.save_model(report.epoch, nullptr);
   // Before the evaluation, which may fail. After that, and after a stop, it is made when the training is resumed.
   state_.save(feed.loader());
   if (progress.evaluation_due) asked_to_stop();
@@ -305,6 +312,8 @@ void Trainer::Loop::judge(Feed& train, Feed& evaluation, TrainingResult& result)
   progress.evaluated = progress.epoch;
   if (options_.callbacks.on_evaluation) options_.callbacks.on_evaluation(found);
   result.evaluation = found;
+  // Before the checkpoint, which says that this is the best: a training that is killed between the two makes it again.
+  if (found.is_best) state_.save_model(found.epoch, &found);
   state_.save(train.loader(), std::isfinite(metric) ? std::optional(metric) : std::nullopt);
 }
 

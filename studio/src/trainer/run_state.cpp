@@ -329,6 +329,25 @@ bool RunState::load_best() {
   return true;
 }
 
+void RunState::save_model(std::int64_t epoch, const Evaluation* found) {
+  if (options_.model_file.empty()) return;
+  on_rank_0([&] {
+    checkpoint::TensorFile file;
+    file.metadata = options_.model_metadata;
+    for (const auto& entry : checkpoint::state_dict(*model_)) file.tensors[entry.key()] = entry.value();
+    if (auto& averages = step_.averages(); averages && averages->updates() > 0) {
+      for (const auto& entry : averaged_state(*model_, averages->tensors())) file.tensors[entry.key()] = entry.value();
+    }
+    file.metadata["lockstep.epochs"] = std::to_string(epoch + 1);
+    file.metadata["lockstep.step"] = std::to_string(progress.step);
+    if (found != nullptr) {
+      file.metadata["lockstep.loss"] = fmt::format("{}", found->loss);
+      if (!found->accuracies.empty()) file.metadata["lockstep.accuracy"] = fmt::format("{}", found->accuracies.front());
+    }
+    checkpoint::write_tensor_file(options_.model_file, file);
+  });
+}
+
 void RunState::wait() {
   if (manager_) on_rank_0([&] { manager_->wait(); });
 }

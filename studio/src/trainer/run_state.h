@@ -54,6 +54,8 @@ class RunState {
   // has anything to save must not hide them from the next one that resumes.
   void begin_anew() { earlier_in_folder_ = true; }
   bool load_best();
+  // Writes TrainerOptions::model_file; `found`: the evaluation of `epoch`, if there was one. Collective.
+  void save_model(std::int64_t epoch, const Evaluation* found);
   // Blocks until asynchronous saves are done. Collective.
   void wait();
 

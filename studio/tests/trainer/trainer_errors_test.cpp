@@ -145,6 +145,9 @@ TEST(TrainerErrorsMulti, AreThoseOfEveryRankWhereOneIsWrong) {
   run_processes(2, [](int rank) {
     const ProcessGroupGuard group;
     expect_in(message_of([&] { Training training({.accumulation = rank}); }), {"accumulation", "at least 1", "got 0"});
+    TrainerOptions nowhere;
+    nowhere.model_file = rank == 0 ? "/nowhere/model.safetensors" : "";
+    expect_in(message_of([&] { Training training(nowhere); }), {"model_file", "/nowhere is no folder"});
   });
 }
 

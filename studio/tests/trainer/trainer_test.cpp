@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "lockstep/checkpoint/checkpoint_manager.h"
+#include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/nn/clip_grad.h"
 #include "lockstep/nn/distributed_data_parallel.h"
 #include "lockstep/nn/fused_step.h"
@@ -193,6 +194,8 @@ TEST(TrainerUnit, EvaluatesTheBestAveragesAfterReadingThem) {
   std::vector<double> losses;
   torch::optim::Optimizer* optimizer = nullptr;
   TrainerOptions options{.epochs = 2, .ema_decay = 0.5, .checkpoint_dir = folder.path()};
+  options.model_file = folder.path("model.safetensors");
+  options.model_metadata = {{"note", "mine"}};
   options.callbacks.on_epoch_end = [&](const EpochReport&) { optimizer->param_groups()[0].options().set_lr(-0.05); };
   options.callbacks.on_evaluation = [&](const Evaluation& found) { losses.push_back(found.loss); };
   Training training(options);
@@ -204,6 +207,13 @@ TEST(TrainerUnit, EvaluatesTheBestAveragesAfterReadingThem) {
   EXPECT_DOUBLE_EQ(
       training.trainer.evaluate(training.test, [&](data::Example& batch) { return training.output_of(batch); }).loss,
       losses[0]);
+  const checkpoint::TensorFile file = checkpoint::read_tensor_file(folder.path("model.safetensors"));
+  EXPECT_EQ(file.metadata.at("lockstep.epochs"), "1");
+  EXPECT_EQ(std::stod(file.metadata.at("lockstep.loss")), losses[0]);
+  EXPECT_EQ(file.metadata.at("note"), "mine");
+  const checkpoint::StateDict state = checkpoint::state_dict(*training.net);
+  ASSERT_EQ(file.tensors.size(), state.size());
+  for (const auto& entry : state) EXPECT_TRUE(torch::equal(entry.value(), file.tensors.at(entry.key()))) << entry.key();
 }
 
 TEST(TrainerUnit, EvaluatesTheBestAveragesOfLayersThatShareAParameter) {

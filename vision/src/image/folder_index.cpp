@@ -205,4 +205,18 @@ Result<FolderIndex> index_image_folder(const std::filesystem::path& root_path, c
   return index;
 }
 
+Result<std::vector<std::string>> list_pictures(const std::filesystem::path& root_path) {
+  std::string root = root_path.native();
+  while (root.size() > 1 && root.back() == '/') root.pop_back();
+  if (const Result<Listing> top = list(root); !top.ok()) return top.status();
+  const FolderIndexOptions options;
+  ClassSearch search({}, options);
+  LOCKSTEP_RETURN_IF_ERROR(search.search(root));
+  std::vector<std::string> paths;
+  for (const ClassSearch::Folder& folder : search.take_folders()) {
+    for (const std::string& picture : folder.pictures) paths.push_back(folder.path + "/" + picture);
+  }
+  return paths;
+}
+
 }  // namespace lockstep::data

@@ -33,6 +33,15 @@ TEST(FolderIndex, ClassesAndSamplesInTorchvisionsOrder) {
                                       "2 b/sub-x/1.bmp", "3 ä/z 熊.jpg"}));
 }
 
+TEST(FolderIndex, ListsThePicturesOfAFolderWithoutClasses) {
+  const test::ScratchFolder folder;
+  for (const char* name : {"b/2.JPG", "b/sub/1.png", "b/notes.txt", "a/x.webp", "top.jpg"}) folder.write(name, "x");
+  EXPECT_EQ(list_pictures(folder.path("")).value(),
+            (std::vector<std::string>{folder.path("top.jpg"), folder.path("a/x.webp"), folder.path("b/2.JPG"),
+                                      folder.path("b/sub/1.png")}));
+  EXPECT_EQ(list_pictures(folder.path("nowhere")).status().code(), ErrorCode::kNotFound);
+}
+
 // Python has U+DC80 for the byte 80. The expected order is that of its sorted().
 TEST(FolderIndex, NamesThatAreNotUtf8HavePythonsOrder) {
   const test::ScratchFolder folder;

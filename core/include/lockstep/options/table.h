@@ -77,6 +77,8 @@ class Key {
   Key& only_in_file() { return set(kind_, Kind::kFile); }
   // The words of the command line that are no options: each key takes one, a list all that are left.
   Key& word() { return set(kind_, Kind::kWord); }
+  // The same, for a list that may be empty.
+  Key& optional_words() { return set(kind_, Kind::kOptionalWords); }
   // The words behind "--"; for a command that runs a program, this program and its arguments. A file may have them.
   Key& rest() { return set(kind_, Kind::kRest); }
 
@@ -89,7 +91,8 @@ class Key {
   const std::string& letter() const { return letter_; }
   bool is_option() const { return kind_ == Kind::kBoth || kind_ == Kind::kOption; }
   bool is_in_file() const { return kind_ == Kind::kBoth || kind_ == Kind::kFile || kind_ == Kind::kRest; }
-  bool is_word() const { return kind_ == Kind::kWord; }
+  bool is_word() const { return kind_ == Kind::kWord || kind_ == Kind::kOptionalWords; }
+  bool may_be_missing() const { return kind_ == Kind::kOptionalWords; }
   bool is_rest() const { return kind_ == Kind::kRest; }
   bool is_flag() const { return std::holds_alternative<bool*>(field_); }
   const std::string& variable() const { return variable_; }
@@ -106,7 +109,7 @@ class Key {
 
  private:
   friend class Table;
-  enum class Kind { kBoth, kOption, kFile, kWord, kRest };
+  enum class Kind { kBoth, kOption, kFile, kWord, kOptionalWords, kRest };
 
   template <typename T>
   Key& set(T& member, T value) {

@@ -20,6 +20,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,6 +50,8 @@ class Schema : public options::Table {
   // So do all top-level sections that this schema does not declare. A section whose name is almost one of the declared
   // is still an error, and so is a key at the top that has no section.
   void ignore_other_sections() { ignore_others_ = true; }
+  // read() takes this text for what the file holds, and the file's name for messages alone.
+  void set_text(std::string text) { text_ = std::move(text); }
 
  private:
   friend class FileWalk;
@@ -56,6 +59,7 @@ class Schema : public options::Table {
 
   std::vector<std::string> ignored_;
   bool ignore_others_ = false;
+  std::optional<std::string> text_;
 };
 
 }  // namespace lockstep::config

@@ -28,6 +28,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -130,6 +131,14 @@ struct TrainerOptions {
   // The names of the classes, in the order of their numbers. Checkpoints keep them, and a training with other names is
   // not resumed: kMismatch. Empty here or in the checkpoint: not checked.
   std::vector<std::string> classes = {};
+
+  // When not empty: rank 0 writes the model alone to this file, after each evaluation that is the best so far; without
+  // evaluations after each epoch. It is a safetensors file with the names of state_dict(), and the averages of
+  // `ema_decay`, if there are any. Its folder must exist. The file's metadata are `model_metadata` (UTF-8), with
+  // "lockstep.epochs" (how many are done), "lockstep.step" and the evaluation's "lockstep.loss" and
+  // "lockstep.accuracy".
+  std::filesystem::path model_file = {};
+  std::map<std::string, std::string> model_metadata = {};
 
   // On: at SIGINT or SIGTERM, where it would end the process, all ranks finish the step and save, and fit() returns
   // kInterrupted. A second signal, a second later or more, ends the process.

@@ -21,6 +21,7 @@ enum class Interval { kEpoch, kStep };
 inline constexpr const char* kProfileName = "profile.json";
 inline constexpr const char* kSummaryName = "tensorboard";
 inline constexpr const char* kCheckpointsName = "checkpoints";
+inline constexpr const char* kModelName = "model.safetensors";
 
 struct TrainCommandOptions {
   bool dry_run = false;
@@ -102,6 +103,14 @@ void declare(TrainCommandOptions& options, config::Schema& schema);
 // What one key alone cannot tell: paths that are not there, options that exclude each other. All mistakes, one a line.
 // The schema has read the options, and knows where each of them came from.
 Status check(const TrainCommandOptions& options, const config::Schema& schema);
+
+// Of these keys, those that the file of a trained model holds: the model, and what an evaluation depends on. Without
+// model.shared_object: a file from somebody else must not say which code is loaded.
+void declare_model_file(TrainCommandOptions& options, options::Table& table);
+// Those that may be other ones when the model is used. `has_classes`: for an evaluation.
+void declare_use_of_model(TrainCommandOptions& options, options::Table& table, bool has_classes);
+// check() for the keys of declare_model_file().
+Status check_use_of_model(const TrainCommandOptions& options);
 
 // Joins the world and trains, or prints the plan. Returns the exit code: 0, or 128 + the signal that ended the
 // training. Throws.

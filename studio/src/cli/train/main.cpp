@@ -1,4 +1,5 @@
-// The program behind `lockstep train`. `lockstep` executes it, so the launcher does not load LibTorch.
+// The program behind `lockstep train`, `evaluate` and `predict`. `lockstep` executes it, so the launcher does not load
+// LibTorch.
 #include <signal.h>
 
 #include <cstdio>
@@ -9,14 +10,35 @@
 
 #include "base/standard_descriptors.h"
 #include "lockstep/config/command_line.h"
+#include "options/command.h"
 #include "trainer/command/command.h"
+#include "trainer/command/use_of_model_options.h"
 
 namespace {
 
 constexpr int kUsageError = 2;
+constexpr const char* kFooter =
+    "Options of the sections data, model and trainer that are not given are as in the model's training.";
 
 void print_error(std::string_view text) {
   std::fprintf(stderr, "lockstep: %s\n", std::string(text).c_str());
+}
+
+// `lockstep evaluate` and `lockstep predict`.
+int use_model(int argc, char** argv) {
+  namespace options = lockstep::options;
+  options::Command app{.name = "lockstep", .help = "Models that `lockstep train` has trained."};
+  lockstep::trainer_detail::EvaluateCommandOptions evaluation;
+  options::Command& evaluate = app.add("evaluate", "Evaluate a trained model on pictures whose classes are known");
+  evaluate.run = [&] { return run_evaluate_command(evaluation, *evaluate.table); };
+  declare(evaluation, *evaluate.table);
+  evaluate.footer = kFooter;
+  lockstep::trainer_detail::PredictCommandOptions prediction;
+  options::Command& predict = app.add("predict", "Say which classes a trained model gives pictures");
+  predict.run = [&] { return run_predict_command(prediction, *predict.table); };
+  declare(prediction, *predict.table);
+  predict.footer = kFooter;
+  return options::run(app, {argv + 1, argv + argc});
 }
 
 }  // namespace
@@ -25,7 +47,9 @@ int main(int argc, char** argv) {
   lockstep::fill_standard_descriptors();
   ::signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit of a file's size fails with a reason, as on a full disk
   ::signal(SIGPIPE, SIG_IGN);  // a reader of the progress that has left (`| head`) ends no training
-  if (argc > 1 && std::string_view(argv[1]) == "train") {
+  const std::string_view command = argc > 1 ? argv[1] : "";
+  if (command == "evaluate" || command == "predict") return use_model(argc, argv);
+  if (command == "train") {
     --argc;
     ++argv;
   }

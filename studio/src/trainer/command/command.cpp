@@ -1,134 +1,27 @@
 #include "trainer/command/command.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
 #include <stdexcept>
-#include <system_error>
 
 #include "base/arithmetic.h"
-#include "base/printable.h"
 #include "c10d/backend/group_errors.h"
-#include "c10d/cuda_library.h"
-#include "lockstep/base/log.h"
-#include "lockstep/base/status.h"
-#include "lockstep/c10d/cuda.h"
 #include "lockstep/c10d/process_groups.h"
 #include "lockstep/data/data_loader.h"
-#include "lockstep/data/errors.h"
 #include "lockstep/nn/fast_batch_norm.h"
 #include "lockstep/nn/fast_convolution.h"
-#include "lockstep/report/run_log.h"
 #include "lockstep/trainer/trainer.h"
-#include "report/append_file.h"
 #include "trainer/command/command_parts.h"
 #include "trainer/command/command_report.h"
+#include "trainer/command/model_file.h"
 #include "trainer/command/worst_samples.h"
 
 namespace lockstep::trainer_detail {
 namespace {
-
-// Before the process group is made: its default backends depend on whether there is CUDA. A training on the CPU does
-// not pay for CUDA; nor does `auto` in a build without NCCL, where it means the CPU.
-CudaSupport find_cuda(const TrainCommandOptions& options) {
-  if (options.device == "cpu") return {};
-  if (options.device != "auto" || is_available("nccl")) return load_cuda();
-  if (why_no_gpu(CudaSurroundings::of_process()).empty()) {
-    log::warning(
-        "trainer.device: auto: a GPU is there, but this build of Lockstep has no backend nccl; training on the CPU. "
-        "Build Lockstep with LibTorch's CUDA wheel");
-  }
-  return {};
-}
-
-torch::Device device_of(const TrainCommandOptions& options, const CudaSupport& cuda) {
-  if (options.device == "auto") return local_device();
-  const torch::Device asked(options.device);
-  TORCH_CHECK_VALUE(!asked.is_cuda() || torch::cuda::is_available(), "trainer.device: ", options.device,
-                    ", but this process sees no GPU: ",
-                    cuda.loaded ? "CUDA finds none that it can use. Check with nvidia-smi that the driver works and is "
-                                  "new enough, and that CUDA_VISIBLE_DEVICES names GPUs that are there"
-                                : cuda.reason);
-  return asked.is_cuda() && !asked.has_index()
-             ? torch::Device(torch::kCUDA, static_cast<c10::DeviceIndex>(get_local_rank() %
-                                                                         static_cast<int>(torch::cuda::device_count())))
-             : asked;
-}
-
-// Of both loaders.
-data::DataLoaderOptions loader_options(const TrainCommandOptions& options, torch::Device device) {
-  data::DataLoaderOptions loader;
-  loader.seed = static_cast<std::uint64_t>(options.seed);
-  // MNIST is in memory: its batches take less time than handing them over.
-  if (options.format != DataFormat::kMnist) {
-    if (options.workers < 0) {
-      loader.num_workers = data::kAutoWorkers;
-    } else {
-      loader.machine_workers = options.workers;
-    }
-  }
-  if (!device.is_cpu()) loader.device = device;
-  return loader;
-}
-
-data::DataLoaderOptions train_loader_options(const TrainCommandOptions& options, torch::Device device) {
-  data::DataLoaderOptions loader = loader_options(options, device);
-  if (options.batch_per_machine) {
-    loader.machine_batch_size = options.batch_size;
-  } else {
-    loader.batch_size = options.batch_size;
-  }
-  loader.shuffle = true;
-  return loader;
-}
-
-// `train_batch`: that of this rank, its share of a machine's.
-data::DataLoaderOptions test_loader_options(const TrainCommandOptions& options, torch::Device device,
-                                            std::int64_t train_batch) {
-  data::DataLoaderOptions loader = loader_options(options, device);
-  loader.batch_size = options.test_batch_size > 0 ? options.test_batch_size : train_batch;
-  loader.exact = true;
-  return loader;
-}
-
-TrainerOptions trainer_options(const TrainCommandOptions& o, torch::Device device,
-                               const std::filesystem::path& output) {
-  TrainerOptions t;
-  t.epochs = o.epochs;
-  t.device = device;
-  t.precision = o.precision == TrainCommandPrecision::kBFloat16  ? TrainingPrecision::kBFloat16
-                : o.precision == TrainCommandPrecision::kFloat16 ? TrainingPrecision::kFloat16
-                                                                 : TrainingPrecision::kFloat32;
-  t.channels_last = o.channels_last;
-  t.fused = o.fused;
-  t.scheduler_interval = o.interval == Interval::kStep || o.schedule == "one_cycle" ? TrainerOptions::Interval::kStep
-                                                                                    : TrainerOptions::Interval::kEpoch;
-  t.accumulation = o.accumulation;
-  t.clip_grad_norm = o.clip_grad_norm;
-  t.ema_decay = o.ema_decay;
-  t.non_finite = o.non_finite == NonFinite::kIgnore ? std::nullopt
-                 : o.non_finite == NonFinite::kSkip ? std::optional(NonFinitePolicy::kSkip)
-                                                    : std::optional(NonFinitePolicy::kError);
-  t.seed = static_cast<std::uint64_t>(o.seed);
-  t.limit_batches = o.limit_batches;
-  t.evaluate_every = o.evaluate_every;
-  t.monitor = o.monitor == Metric::kLoss ? Monitor::kLoss : Monitor::kAccuracy;
-  t.patience = o.patience;
-  t.min_delta = o.min_delta;
-  if (o.save) t.checkpoint_dir = output / kCheckpointsName;
-  t.keep_last = o.keep_last;
-  t.checkpoint_every_steps = o.every_steps;
-  t.asynchronous_checkpoints = o.asynchronous;
-  t.resume = o.resume;
-  t.profile_steps = o.profile_steps;
-  t.profile_file = output / kProfileName;
-  return t;
-}
 
 std::string mebibytes(std::int64_t bytes) {
   return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
@@ -140,48 +33,6 @@ std::int64_t bytes_of(const std::vector<torch::Tensor>& tensors) {
   return bytes;
 }
 
-// The first one that is not left out, because its picture is corrupt (data.on_corrupt: skip).
-torch::Tensor first_sample(const char* key, const data::Dataset& dataset) {
-  if (dataset.size() == 0) throw std::runtime_error(fmt::format("{}: there are no samples", key));
-  constexpr std::int64_t kMostTries = 64;  // as many corrupt pictures in a row are a mistake
-  for (std::int64_t index = 0;; ++index) {
-    try {
-      return data::one_sample(dataset, index, {}).data;
-    } catch (const data::SkippedSample&) {
-      if (index + 1 == std::min(kMostTries, dataset.size())) throw;
-    }
-  }
-}
-
-// A folder that is not there would be made in the nearest one that is.
-Status check_writable(const std::filesystem::path& folder) {
-  std::error_code error;
-  std::filesystem::path nearest = std::filesystem::absolute(folder, error);
-  while (nearest.has_relative_path() &&
-         std::filesystem::symlink_status(nearest, error).type() == std::filesystem::file_type::not_found) {
-    nearest = nearest.parent_path();
-  }
-  int reason = 0;
-  if (!std::filesystem::is_directory(nearest, error)) {
-    reason = error ? error.value() : ENOTDIR;
-  } else if (::access(nearest.c_str(), W_OK | X_OK) != 0) {
-    reason = errno;
-  }
-  if (reason == 0) return {};
-  return Status::from_errno(fmt::format("cannot write to {}", printable(nearest.native())), reason)
-      .with_context(printable(folder.native()));
-}
-
-// Whether a training could write to this folder, for a dry run: makes and changes nothing. Does not see a full disk.
-void check_output(const TrainCommandOptions& options, const std::filesystem::path& folder) {
-  const std::filesystem::path log = folder / report::kRunLogName;
-  std::error_code ignored;
-  Status status = std::filesystem::exists(log, ignored) ? report::AppendFile::check_lines(log) : check_writable(folder);
-  if (status.ok()) status = check_writable(folder / kSummaryName);
-  if (status.ok() && options.save) status = check_writable(folder / kCheckpointsName);
-  if (!status.ok()) throw std::runtime_error("output: " + status.message());
-}
-
 // Everything that the command needs for the training.
 struct TrainCommand {
   TrainCommand(const TrainCommandOptions& the_options, const CudaSupport& cuda)
@@ -191,12 +42,13 @@ struct TrainCommand {
         train(pictures.train, train_loader_options(options, device)),
         sample(first_sample("data.train", *pictures.train)) {
     if (pictures.test) {
-      test.emplace(pictures.test, test_loader_options(options, device, train.batch_size()));
+      test.emplace(pictures.test, test_loader_options(options, device, test_batch_size()));
       worst.emplace(pictures.test, pictures.classes, test->batch_size());
     }
     torch::manual_seed(static_cast<std::uint64_t>(options.seed));
     model = make_model(options, pictures, sample);
-    if (pictures.test) try_test_sample(model, options, first_sample("data.test", *pictures.test));
+    test_sample = pictures.test ? first_sample("data.test", *pictures.test) : sample;
+    if (pictures.test) try_test_sample(model, options, test_sample);
     model.model->to(device);
     optimizer = make_optimizer(options, model.model->parameters());
     schedule = make_schedule(options, *optimizer, steps());
@@ -209,11 +61,14 @@ struct TrainCommand {
   // The number of the evaluation's present batch. The loader leaves out batches whose pictures are all corrupt, so they
   // cannot be counted here. After the last batch `batches_left` is that of a whole pass.
   std::int64_t test_batch() const { return test->size() - 1 - test->batches_left() % test->size(); }
-  StepOutput run(data::Example& batch) {
-    torch::Tensor scores = model.forward.forward(batch.data);
-    if (worst && !model.model->is_training()) worst->add(batch, scores, test_batch() * test->batch_size());
-    const auto loss_options = torch::nn::functional::CrossEntropyFuncOptions().label_smoothing(options.label_smoothing);
-    return {torch::nn::functional::cross_entropy(scores, batch.target, loss_options), scores};
+  // Of this rank: without a number of its own the training's, which is this rank's share of a machine's.
+  std::int64_t test_batch_size() const {
+    return options.test_batch_size > 0 ? options.test_batch_size : train.batch_size();
+  }
+  StepOutput run(const data::Example& batch) {
+    StepOutput output = forward(model, options, batch);
+    if (worst && !model.model->is_training()) worst->add(batch, output.scores, test_batch() * test->batch_size());
+    return output;
   }
 
   const TrainCommandOptions& options;
@@ -221,6 +76,7 @@ struct TrainCommand {
   TrainCommandData pictures;
   data::DataLoader train;
   torch::Tensor sample;
+  torch::Tensor test_sample;  // without an evaluation that of the training
   std::optional<data::DataLoader> test;
   std::optional<WorstSamples> worst;  // of the evaluation
   TrainCommandModel model;
@@ -297,8 +153,11 @@ int run(const TrainCommandOptions& options) {
   TrainerOptions trainer_settings = trainer_options(options, command.device, output);
   trainer_settings.scheduler = command.schedule;
   trainer_settings.classes = command.pictures.classes;
-  // Each batch of an evaluation makes matrices of this size squared: 32 MiB here, 4 GiB for 22 thousand classes.
-  constexpr std::int64_t kMostConfusionClasses = 2048;
+  if (options.save) {
+    trainer_settings.model_file = output / kModelName;
+    trainer_settings.model_metadata = model_metadata(options, command.pictures.classes, command.sample,
+                                                     command.test_sample, command.test_batch_size());
+  }
   if (command.model.num_classes <= kMostConfusionClasses)
     trainer_settings.confusion_classes = command.model.num_classes;
   use_fast_batch_norm();

@@ -14,8 +14,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void declare_data(TrainCommandOptions& o, config::Schema& schema) {
-  auto data = schema.section("data", "Where the samples are");
+// Keys of a training that count when its model is used, here and in the next functions.
+void declare_pictures(TrainCommandOptions& o, options::Table& table) {
+  auto data = table.section("data", "Where the samples are");
+  data.key("test_transforms", o.test_transforms, "Of the evaluation. Empty: those of the training");
+  data.key("workers", o.workers, "Threads of a machine that make batches; -1: as many as are needed").at_least(-1);
+}
+
+// Of an evaluation, whose pictures have classes.
+void declare_samples(TrainCommandOptions& o, options::Table& table) {
+  auto data = table.section("data", "Where the samples are");
   data.key("format", o.format,
            {{"imagefolder", DataFormat::kImageFolder},
             {"mnist", DataFormat::kMnist},
@@ -23,32 +31,65 @@ void declare_data(TrainCommandOptions& o, config::Schema& schema) {
             {"cifar100", DataFormat::kCifar100},
             {"pack", DataFormat::kPack}},
            "A folder with a subfolder of pictures for each class; files of MNIST's or CIFAR's kind; a pack");
-  data.key("train", o.train, "Folder or pack of the training. MNIST and CIFAR have the test in it too").required();
-  data.key("test", o.test, "Folder or pack of the evaluation. Empty: none. MNIST and CIFAR have their own");
-  data.key("transforms", o.transforms, "Of the training, as in Python: RandomResizedCrop(224, scale=(0.2, 1.0))");
-  data.key("test_transforms", o.test_transforms, "Of the evaluation. Empty: those of the training");
   data.key("on_corrupt", o.on_corrupt,
            {{"raise", CorruptPolicy::kRaise}, {"replace", CorruptPolicy::kReplace}, {"skip", CorruptPolicy::kSkip}},
            "Pictures that cannot be decoded: an error, another picture, or a smaller batch");
   data.key("allow_empty", o.allow_empty, "Of imagefolder: subfolders without a picture are classes, not an error");
-  data.key("workers", o.workers, "Threads of a machine that make batches; -1: as many as are needed").at_least(-1);
+  auto trainer = table.section("trainer", "The training loop");
+  trainer.key("label_smoothing", o.label_smoothing, "Of the cross entropy").between(0, 1);
+  trainer.key("seed", o.seed, "Of weights, dropout, order and transforms").at_least(0);
+  trainer.key("limit_batches", o.limit_batches, "The most batches of an epoch, for trying things out; 0: all")
+      .at_least(0);
 }
 
-void declare_model(TrainCommandOptions& o, config::Schema& schema) {
-  auto model = schema.section("model", "What is trained");
+void declare_shared_object(TrainCommandOptions& o, options::Table& table) {
+  table.section("model", "What is trained")
+      .key("shared_object", o.shared_object, "A shared object with a model of your own (LOCKSTEP_MODEL)");
+}
+
+void declare_structure(TrainCommandOptions& o, options::Table& table) {
+  auto model = table.section("model", "What is trained");
   model.key("name", o.model, "The model; custom: that of model.shared_object")
       .choices({"resnet18", "resnet34", "resnet50", "resnet101", "mobilenet_v3_small", "vit_tiny", "vit_b_16",
                 "mnist_net", "custom"});
-  model.key("shared_object", o.shared_object, "A shared object with a model of your own (LOCKSTEP_MODEL)");
   model.key("options", o.model_options, "NAME=VALUE for the model of the library");
-  model.key("weights", o.weights, "To begin with: of torch.save, safetensors, or a checkpoint of another training");
-  model.key("new_head", o.new_head,
-            "The weights are of more or fewer classes: the layer that gives the scores starts from new weights");
   model.key("num_classes", o.num_classes, "0: those of the data").at_least(0);
   model.key("small_images", o.small_images, "ResNet and MobileNet for pictures of about 32 x 32");
   model.key("image_size", o.image_size, "Side of a vision transformer's pictures").at_least(1);
   model.key("patch_size", o.patch_size, "Side of a vision transformer's patches").at_least(1);
   model.key("sync_batch_norm", o.sync_batch_norm, "Batch statistics over all ranks");
+}
+
+void declare_forward_pass(TrainCommandOptions& o, options::Table& table) {
+  auto trainer = table.section("trainer", "The training loop");
+  trainer
+      .key("test_batch_size", o.test_batch_size, "Of the evaluation, of each rank. 0: that of the rank in the training")
+      .at_least(0);
+  trainer.key("device", o.device, "auto (a GPU, where there is a backend for it), cpu, cuda, cuda:NUMBER");
+  trainer.key("precision", o.precision,
+              {{"fp32", TrainCommandPrecision::kFloat32},
+               {"bf16", TrainCommandPrecision::kBFloat16},
+               {"fp16", TrainCommandPrecision::kFloat16}},
+              "Of the forward pass; weights stay fp32");
+  trainer.key("channels_last", o.channels_last, "The layout of pictures and kernels in memory. Often faster");
+}
+
+void declare_data(TrainCommandOptions& o, config::Schema& schema) {
+  auto data = schema.section("data", "Where the samples are");
+  data.key("train", o.train, "Folder or pack of the training. MNIST and CIFAR have the test in it too").required();
+  data.key("test", o.test, "Folder or pack of the evaluation. Empty: none. MNIST and CIFAR have their own");
+  data.key("transforms", o.transforms, "Of the training, as in Python: RandomResizedCrop(224, scale=(0.2, 1.0))");
+  declare_samples(o, schema);
+  declare_pictures(o, schema);
+}
+
+void declare_model(TrainCommandOptions& o, config::Schema& schema) {
+  declare_structure(o, schema);
+  declare_shared_object(o, schema);
+  auto model = schema.section("model", "What is trained");
+  model.key("weights", o.weights, "To begin with: of torch.save, safetensors, or a checkpoint of another training");
+  model.key("new_head", o.new_head,
+            "The weights are of more or fewer classes: the layer that gives the scores starts from new weights");
 }
 
 void declare_optimizer(TrainCommandOptions& o, config::Schema& schema) {
@@ -84,26 +125,13 @@ void declare_trainer(TrainCommandOptions& o, config::Schema& schema) {
   trainer.key("epochs", o.epochs, "Passes over the data").at_least(0);
   trainer.key("batch_size", o.batch_size, "Samples in a batch of each rank").at_least(1);
   trainer.key("batch_per_machine", o.batch_per_machine, "batch_size is that of a machine, which its ranks share");
-  trainer
-      .key("test_batch_size", o.test_batch_size, "Of the evaluation, of each rank. 0: that of the rank in the training")
-      .at_least(0);
-  trainer.key("device", o.device, "auto (a GPU, where there is a backend for it), cpu, cuda, cuda:NUMBER");
-  trainer.key("precision", o.precision,
-              {{"fp32", TrainCommandPrecision::kFloat32},
-               {"bf16", TrainCommandPrecision::kBFloat16},
-               {"fp16", TrainCommandPrecision::kFloat16}},
-              "Of the forward pass; weights stay fp32");
-  trainer.key("channels_last", o.channels_last, "The layout of pictures and kernels in memory. Often faster");
+  declare_forward_pass(o, schema);
   trainer.key("accumulation", o.accumulation, "Batches in a step of the optimizer").at_least(1);
   trainer.key("clip_grad_norm", o.clip_grad_norm, "The largest norm of all gradients; 0: no limit").at_least(0);
   trainer.key("ema_decay", o.ema_decay, "Decay of averaged weights, which evaluations then use; 0: none").between(0, 1);
-  trainer.key("label_smoothing", o.label_smoothing, "Of the cross entropy").between(0, 1);
   trainer.key("non_finite", o.non_finite,
               {{"error", NonFinite::kError}, {"skip", NonFinite::kSkip}, {"ignore", NonFinite::kIgnore}},
               "A loss or gradient that is infinite or NaN");
-  trainer.key("seed", o.seed, "Of weights, dropout, order and transforms").at_least(0);
-  trainer.key("limit_batches", o.limit_batches, "The most batches of an epoch, for trying things out; 0: all")
-      .at_least(0);
   trainer.key("evaluate_every", o.evaluate_every, "Epochs from one evaluation to the next").at_least(1);
   trainer.key("monitor", o.monitor, {{"accuracy", Metric::kAccuracy}, {"loss", Metric::kLoss}},
               "What is better: for the best checkpoint and for patience");
@@ -154,7 +182,50 @@ std::string lost_momentum(const TrainCommandOptions& o, const config::Schema& sc
       key);
 }
 
+// Lines about keys that an evaluation alone has too.
+std::string wrong_keys(const TrainCommandOptions& o) {
+  std::string text;
+  if (o.format != DataFormat::kMnist) text += wrong_transforms("data.test_transforms", o.test_transforms);
+  if ((o.model == "custom") == o.shared_object.empty()) {
+    text += o.shared_object.empty() ? "model.name: custom needs model.shared_object\n"
+                                    : "model.shared_object needs model.name: custom\n";
+  }
+  if (o.model != "custom" && !o.model_options.empty()) text += "model.options are for model.name: custom\n";
+  for (const std::string& option : o.model_options) {
+    if (option.find('=') == std::string::npos)
+      text += fmt::format("model.options: expected NAME=VALUE, found {}\n", option);
+  }
+  if (!is_device(o.device)) {
+    text += fmt::format("trainer.device: expected auto, cpu, cuda or cuda:NUMBER, found '{}'\n", o.device);
+  }
+  return text;
+}
+
+Status mistakes(std::string lines) {
+  if (lines.empty()) return {};
+  lines.pop_back();
+  return {ErrorCode::kInvalidArgument, std::move(lines)};
+}
+
 }  // namespace
+
+void declare_model_file(TrainCommandOptions& o, options::Table& table) {
+  declare_samples(o, table);
+  declare_pictures(o, table);
+  declare_structure(o, table);
+  declare_forward_pass(o, table);
+}
+
+void declare_use_of_model(TrainCommandOptions& o, options::Table& table, bool has_classes) {
+  if (has_classes) declare_samples(o, table);
+  declare_pictures(o, table);
+  declare_shared_object(o, table);
+  declare_forward_pass(o, table);
+}
+
+Status check_use_of_model(const TrainCommandOptions& o) {
+  return mistakes(wrong_keys(o));
+}
 
 void declare(TrainCommandOptions& o, config::Schema& schema) {
   schema.ignore_section("launch");
@@ -179,23 +250,11 @@ Status check(const TrainCommandOptions& o, const config::Schema& schema) {
                      missing(schema, "model.weights", o.weights);
   if (o.format != DataFormat::kMnist) {
     text += wrong_transforms("data.transforms", o.transforms);
-    text += wrong_transforms("data.test_transforms", o.test_transforms);
   } else if (o.transforms != TrainCommandOptions().transforms || !o.test_transforms.empty()) {
     text += "data.transforms are not for format mnist, whose pictures are normalized tensors\n";
   }
-  if ((o.model == "custom") == o.shared_object.empty()) {
-    text += o.shared_object.empty() ? "model.name: custom needs model.shared_object\n"
-                                    : "model.shared_object needs model.name: custom\n";
-  }
   if (o.new_head && o.weights.empty()) text += "model.new_head needs model.weights\n";
-  if (o.model != "custom" && !o.model_options.empty()) text += "model.options are for model.name: custom\n";
-  for (const std::string& option : o.model_options) {
-    if (option.find('=') == std::string::npos)
-      text += fmt::format("model.options: expected NAME=VALUE, found {}\n", option);
-  }
-  if (!is_device(o.device)) {
-    text += fmt::format("trainer.device: expected auto, cpu, cuda or cuda:NUMBER, found '{}'\n", o.device);
-  }
+  text += wrong_keys(o);
   if (o.betas.size() != 2) text += fmt::format("optimizer.betas: expected two numbers, found {}\n", o.betas.size());
   if (o.schedule == "multistep" && !std::is_sorted(o.milestones.begin(), o.milestones.end())) {
     text += "schedule.milestones: expected ascending numbers\n";
@@ -210,9 +269,7 @@ Status check(const TrainCommandOptions& o, const config::Schema& schema) {
   const bool has_test = !o.test.empty() || (o.format != DataFormat::kImageFolder && o.format != DataFormat::kPack);
   if (o.patience > 0 && !has_test) text += "trainer.patience needs data.test\n";
   if (o.resume && !o.save) text += "checkpoint.resume needs checkpoint.save\n";
-  if (text.empty()) return {};
-  text.pop_back();
-  return Status(ErrorCode::kInvalidArgument, text);
+  return mistakes(std::move(text));
 }
 
 }  // namespace lockstep::trainer_detail

@@ -4,15 +4,19 @@
 
 #include <torch/torch.h>
 
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "lockstep/c10d/cuda.h"
+#include "lockstep/data/data_loader.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/datasets/image_dataset.h"
 #include "lockstep/nn/lr_scheduler.h"
+#include "lockstep/trainer/trainer.h"
 #include "trainer/command/command.h"
 
 namespace lockstep::trainer_detail {
@@ -39,10 +43,31 @@ struct TrainCommandData {
 };
 
 TrainCommandData open_data(const TrainCommandOptions& options);
+// The data of an evaluation alone: options.test, with the numbers that `classes` have there. A class that is not among
+// them is an error. `train` is null.
+TrainCommandData open_test_data(const TrainCommandOptions& options, const std::vector<std::string>& classes);
 // Pictures that this rank could not decode so far, of both datasets.
 std::vector<data::CorruptFile> corrupt_files_of_rank(const TrainCommandData& data);
 // Those that no rank could decode so far, by name. Collective.
 std::vector<data::CorruptFile> corrupt_files(const TrainCommandData& data);
+
+// Loads CUDA where the options want it. Before the process group is made: its default backends depend on whether there
+// is CUDA.
+CudaSupport find_cuda(const TrainCommandOptions& options);
+torch::Device device_of(const TrainCommandOptions& options, const CudaSupport& cuda);
+data::DataLoaderOptions train_loader_options(const TrainCommandOptions& options, torch::Device device);
+// Of an evaluation with batches of this size.
+data::DataLoaderOptions test_loader_options(const TrainCommandOptions& options, torch::Device device,
+                                            std::int64_t batch_size);
+TrainerOptions trainer_options(const TrainCommandOptions& options, torch::Device device,
+                               const std::filesystem::path& output);
+// The first sample that is not left out, because its picture is corrupt (data.on_corrupt: skip). `key`: for errors.
+torch::Tensor first_sample(const char* key, const data::Dataset& dataset);
+// Each batch of an evaluation makes matrices of this size squared: 32 MiB here, 4 GiB for 22 thousand classes.
+inline constexpr std::int64_t kMostConfusionClasses = 2048;
+
+// Whether a training could write to this folder, for a dry run: makes and changes nothing. Does not see a full disk.
+void check_output(const TrainCommandOptions& options, const std::filesystem::path& folder);
 
 // The model for these classes and pictures like `sample`, [channels, height, width]. Tries it on the sample: scores
 // for fewer classes than the data has are an error. `model` is the module, `forward` calls it.
@@ -54,6 +79,9 @@ struct TrainCommandModel {
 };
 TrainCommandModel make_model(const TrainCommandOptions& options, const TrainCommandData& data,
                              const torch::Tensor& sample);
+
+// The loss and the scores of a batch.
+StepOutput forward(TrainCommandModel& model, const TrainCommandOptions& options, const data::Example& batch);
 
 // Throws when the model cannot take a sample of the evaluation: now, not after the first epoch.
 void try_test_sample(TrainCommandModel& model, const TrainCommandOptions& options, const torch::Tensor& sample);

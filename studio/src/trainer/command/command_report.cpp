@@ -287,9 +287,27 @@ void TrainCommandReport::print_end(const TrainingResult& result) {
   }
 }
 
+// The file may be an earlier training's, unless this one has judged or ended an epoch.
+void TrainCommandReport::print_model(const TrainingResult& result) {
+  const std::filesystem::path file = folder_ / kModelName;
+  std::error_code ignored;
+  if (!options_.save || (worst_ != nullptr ? !result.best_metric : result.epochs == 0) ||
+      !std::filesystem::exists(file, ignored)) {
+    return;
+  }
+  std::string of = "of the last epoch";
+  if (result.best_metric) {
+    of = options_.monitor == Metric::kLoss
+             ? fmt::format("of the best evaluation (loss {:.4f})", *result.best_metric)
+             : fmt::format("of the best evaluation (accuracy {:.2f} %)", 100 * *result.best_metric);
+  }
+  print(fmt::format("model: {}, {}", file.native(), of));
+}
+
 void TrainCommandReport::end(const TrainingResult& result, const std::vector<data::CorruptFile>& corrupt) {
   print_corrupt(corrupt);
   print_end(result);
+  print_model(result);
   if (!shows_ || !started_) return;
   log_worst();
   // An interrupted run has no end: its report says so, until it is resumed.

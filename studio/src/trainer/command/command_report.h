@@ -54,6 +54,7 @@ class TrainCommandReport {
   void log_worst();
   void print_corrupt(const std::vector<data::CorruptFile>& corrupt);
   void print_end(const TrainingResult& result);
+  void print_model(const TrainingResult& result);
   void write_page();
 
   const TrainCommandOptions& options_;

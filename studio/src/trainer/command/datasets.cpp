@@ -1,5 +1,7 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <map>
 #include <stdexcept>
 
@@ -63,6 +65,11 @@ std::vector<std::string> class_numbers(int count) {
 
 // The names of the classes are in a file of its own, which may be missing.
 template <typename Cifar>
+std::vector<std::string> cifar_classes(const Cifar& pictures, int count) {
+  return std::ssize(pictures.classes()) == count ? pictures.classes() : class_numbers(count);
+}
+
+template <typename Cifar>
 TrainCommandData open_cifar(const TrainCommandOptions& options, int classes) {
   const auto train = with_key("data.train", [&] {
     return std::make_shared<const Cifar>(options.train, true, transforms_of(options.transforms));
@@ -70,8 +77,7 @@ TrainCommandData open_cifar(const TrainCommandOptions& options, int classes) {
   const auto& texts = options.test_transforms.empty() ? options.transforms : options.test_transforms;
   const auto test = with_key(
       "data.test", [&] { return std::make_shared<const Cifar>(test_folder(options), false, transforms_of(texts)); });
-  const bool has_names = std::ssize(train->classes()) == classes;
-  return {train, test, has_names ? train->classes() : class_numbers(classes)};
+  return {train, test, cifar_classes(*train, classes)};
 }
 
 }  // namespace
@@ -97,6 +103,52 @@ TrainCommandData open_data(const TrainCommandOptions& options) {
     return data::ImageFolder(path, transforms_of(texts),
                              {.image = image_options(options), .index = {.allow_empty = options.allow_empty}});
   });
+}
+
+TrainCommandData open_test_data(const TrainCommandOptions& options, const std::vector<std::string>& classes) {
+  TrainCommandData data{nullptr, nullptr, classes};
+  const auto transforms = transforms_of(options.test_transforms);
+  const auto take = [&](const auto& test, const std::vector<std::string>& found) {
+    const std::string other =
+        first_other_class({"in the data", text_of_classes(found)}, {"in the model", text_of_classes(classes)});
+    if (!other.empty()) throw std::runtime_error(fmt::format("{}: {}", printable(options.test), other));
+    data.test = test;
+  };
+  with_key("data", [&] {
+    switch (options.format) {
+      case DataFormat::kMnist: return take(std::make_shared<const data::Mnist>(options.test, false), class_numbers(10));
+      case DataFormat::kCifar10: {
+        const auto test = std::make_shared<const data::Cifar10>(options.test, false, transforms);
+        return take(test, cifar_classes(*test, 10));
+      }
+      case DataFormat::kCifar100: {
+        const auto test = std::make_shared<const data::Cifar100>(options.test, false, transforms);
+        return take(test, cifar_classes(*test, 100));
+      }
+      case DataFormat::kPack: {
+        const auto test = std::make_shared<const data::PackedImages>(options.test, transforms, image_options(options));
+        return take(test, test->classes());
+      }
+      case DataFormat::kImageFolder: break;
+    }
+    // A folder may lack classes of the training.
+    const auto numbers = std::make_shared<std::vector<std::int64_t>>();
+    const auto test = std::make_shared<const data::ImageFolder>(
+        options.test, transforms,
+        data::ImageFolderOptions{.image = image_options(options),
+                                 .index = {.allow_empty = options.allow_empty},
+                                 .target_transform = [numbers](std::int64_t label) { return numbers->at(label); }});
+    for (const std::string& name : test->classes()) {
+      const auto place = std::find(classes.begin(), classes.end(), printable(name));
+      if (place == classes.end()) {
+        throw std::runtime_error(fmt::format("{} has the class '{}', which the model does not know; it knows {}",
+                                             printable(options.test), printable(name), fmt::join(classes, ", ")));
+      }
+      numbers->push_back(place - classes.begin());
+    }
+    data.test = test;
+  });
+  return data;
 }
 
 std::vector<data::CorruptFile> corrupt_files_of_rank(const TrainCommandData& data) {

@@ -12,6 +12,7 @@
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/tensor_file.h"
 #include "trainer/command/command_parts.h"
+#include "trainer/command/model_file.h"
 #include "trainer/saved_parts.h"
 
 namespace lockstep::trainer_detail {
@@ -23,14 +24,24 @@ struct Weights {
   bool are_averages = false;
 };
 
+// The text_of_classes() of a checkpoint or of the file of a trained model; empty: the file has none.
+std::string saved_classes(const std::string& path) {
+  try {
+    const auto metadata = checkpoint::read_tensor_file_metadata(path);
+    for (const std::string& name : {std::string("value.") + kClassesValue, std::string(kModelClasses)}) {
+      if (const auto found = metadata.find(name); found != metadata.end()) return found->second;
+    }
+  } catch (const checkpoint::CheckpointError&) {  // of torch.save, or several files
+  }
+  return "";
+}
+
 // A checkpoint of a Trainer holds more than the model; its generators tell it from a state dict. Averages are what its
 // evaluations have judged, so they take the place of the values that they are averages of.
 Weights read_weights(const std::string& path, const torch::nn::Module& model) {
   const checkpoint::StateDict state = checkpoint::read_state_dict(path);
-  if (!state.contains("generator.cpu")) return {state};
-  const auto metadata = checkpoint::read_tensor_file_metadata(path);
-  const auto classes = metadata.find(std::string("value.") + kClassesValue);
-  Weights weights{checkpoint::strip_prefix(state, "model."), classes == metadata.end() ? "" : classes->second};
+  if (!state.contains("generator.cpu")) return {state, saved_classes(path)};
+  Weights weights{checkpoint::strip_prefix(state, "model."), saved_classes(path)};
   std::map<std::string, torch::Tensor> averages;
   for (const auto& entry : checkpoint::strip_prefix(state, fmt::format("tensors.{}.", kAverages)))
     averages.emplace(entry.key(), entry.value());

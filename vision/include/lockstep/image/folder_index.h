@@ -41,4 +41,8 @@ struct FolderIndexOptions {
 // Blocks.
 Result<FolderIndex> index_image_folder(const std::filesystem::path& root, const FolderIndexOptions& options = {});
 
+// The paths of all pictures (files with one of the endings above) in a folder and the folders in it, sorted by folder,
+// then by name. Errors: kNotFound (no such folder), kPermission, kIo. Blocks.
+Result<std::vector<std::string>> list_pictures(const std::filesystem::path& root);
+
 }  // namespace lockstep::data

@@ -1,0 +1,42 @@
+// What `lockstep evaluate` and `lockstep predict` do with the file of a trained model. No torch header.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "trainer/command/command.h"
+
+namespace lockstep::trainer_detail {
+
+enum class ResultFormat { kText, kCsv, kJson };
+
+struct EvaluateCommandOptions {
+  std::string model;  // the file, or the folder of a run
+  std::string data;
+  std::vector<std::int64_t> top_k;
+  ResultFormat format = ResultFormat::kText;
+  std::string output;            // empty: stdout
+  TrainCommandOptions training;  // of the model's file, changed by the command line
+};
+
+struct PredictCommandOptions {
+  std::string model;
+  std::vector<std::string> pictures;  // files and folders
+  std::string list;                   // a file with one path a line
+  std::int64_t top_k = 1;
+  ResultFormat format = ResultFormat::kCsv;
+  std::string output;
+  TrainCommandOptions training;
+};
+
+// Bind all options to `options`, which must outlive the table.
+void declare(EvaluateCommandOptions& options, options::Table& table);
+void declare(PredictCommandOptions& options, options::Table& table);
+
+// Join the world, and return the exit code: 0; 1 where pictures have no prediction; 2 for wrong options, which are
+// printed. `table` has read the command line. Throw.
+int run_evaluate_command(EvaluateCommandOptions& options, options::Table& table);
+int run_predict_command(PredictCommandOptions& options, options::Table& table);
+
+}  // namespace lockstep::trainer_detail

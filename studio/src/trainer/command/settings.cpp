@@ -1,0 +1,137 @@
+// What a training and an evaluation make of the same options.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "c10d/cuda_library.h"
+#include "lockstep/base/log.h"
+#include "lockstep/c10d/process_groups.h"
+#include "lockstep/data/errors.h"
+#include "trainer/command/command_parts.h"
+
+namespace lockstep::trainer_detail {
+
+// A training on the CPU does not pay for CUDA; nor does `auto` in a build without NCCL, where it means the CPU.
+CudaSupport find_cuda(const TrainCommandOptions& options) {
+  if (options.device == "cpu") return {};
+  if (options.device != "auto" || is_available("nccl")) return load_cuda();
+  if (why_no_gpu(CudaSurroundings::of_process()).empty()) {
+    log::warning(
+        "trainer.device: auto: a GPU is there, but this build of Lockstep has no backend nccl; training on the CPU. "
+        "Build Lockstep with LibTorch's CUDA wheel");
+  }
+  return {};
+}
+
+torch::Device device_of(const TrainCommandOptions& options, const CudaSupport& cuda) {
+  if (options.device == "auto") return local_device();
+  const torch::Device asked(options.device);
+  TORCH_CHECK_VALUE(!asked.is_cuda() || torch::cuda::is_available(), "trainer.device: ", options.device,
+                    ", but this process sees no GPU: ",
+                    cuda.loaded ? "CUDA finds none that it can use. Check with nvidia-smi that the driver works and is "
+                                  "new enough, and that CUDA_VISIBLE_DEVICES names GPUs that are there"
+                                : cuda.reason);
+  return asked.is_cuda() && !asked.has_index()
+             ? torch::Device(torch::kCUDA, static_cast<c10::DeviceIndex>(get_local_rank() %
+                                                                         static_cast<int>(torch::cuda::device_count())))
+             : asked;
+}
+
+namespace {
+
+// Of both loaders.
+data::DataLoaderOptions loader_options(const TrainCommandOptions& options, torch::Device device) {
+  data::DataLoaderOptions loader;
+  loader.seed = static_cast<std::uint64_t>(options.seed);
+  // MNIST is in memory: its batches take less time than handing them over.
+  if (options.format != DataFormat::kMnist) {
+    if (options.workers < 0) {
+      loader.num_workers = data::kAutoWorkers;
+    } else {
+      loader.machine_workers = options.workers;
+    }
+  }
+  if (!device.is_cpu()) loader.device = device;
+  return loader;
+}
+
+}  // namespace
+
+data::DataLoaderOptions train_loader_options(const TrainCommandOptions& options, torch::Device device) {
+  data::DataLoaderOptions loader = loader_options(options, device);
+  if (options.batch_per_machine) {
+    loader.machine_batch_size = options.batch_size;
+  } else {
+    loader.batch_size = options.batch_size;
+  }
+  loader.shuffle = true;
+  return loader;
+}
+
+data::DataLoaderOptions test_loader_options(const TrainCommandOptions& options, torch::Device device,
+                                            std::int64_t batch_size) {
+  data::DataLoaderOptions loader = loader_options(options, device);
+  loader.batch_size = batch_size;
+  loader.exact = true;
+  return loader;
+}
+
+TrainerOptions trainer_options(const TrainCommandOptions& o, torch::Device device,
+                               const std::filesystem::path& output) {
+  TrainerOptions t;
+  t.epochs = o.epochs;
+  t.device = device;
+  t.precision = o.precision == TrainCommandPrecision::kBFloat16  ? TrainingPrecision::kBFloat16
+                : o.precision == TrainCommandPrecision::kFloat16 ? TrainingPrecision::kFloat16
+                                                                 : TrainingPrecision::kFloat32;
+  t.channels_last = o.channels_last;
+  t.fused = o.fused;
+  t.scheduler_interval = o.interval == Interval::kStep || o.schedule == "one_cycle" ? TrainerOptions::Interval::kStep
+                                                                                    : TrainerOptions::Interval::kEpoch;
+  t.accumulation = o.accumulation;
+  t.clip_grad_norm = o.clip_grad_norm;
+  t.ema_decay = o.ema_decay;
+  t.non_finite = o.non_finite == NonFinite::kIgnore ? std::nullopt
+                 : o.non_finite == NonFinite::kSkip ? std::optional(NonFinitePolicy::kSkip)
+                                                    : std::optional(NonFinitePolicy::kError);
+  t.seed = static_cast<std::uint64_t>(o.seed);
+  t.limit_batches = o.limit_batches;
+  t.evaluate_every = o.evaluate_every;
+  t.monitor = o.monitor == Metric::kLoss ? Monitor::kLoss : Monitor::kAccuracy;
+  t.patience = o.patience;
+  t.min_delta = o.min_delta;
+  if (o.save) t.checkpoint_dir = output / kCheckpointsName;
+  t.keep_last = o.keep_last;
+  t.checkpoint_every_steps = o.every_steps;
+  t.asynchronous_checkpoints = o.asynchronous;
+  t.resume = o.resume;
+  t.profile_steps = o.profile_steps;
+  t.profile_file = output / kProfileName;
+  return t;
+}
+
+torch::Tensor first_sample(const char* key, const data::Dataset& dataset) {
+  if (dataset.size() == 0) throw std::runtime_error(fmt::format("{}: there are no samples", key));
+  constexpr std::int64_t kMostTries = 64;  // as many corrupt pictures in a row are a mistake
+  for (std::int64_t index = 0;; ++index) {
+    try {
+      return data::one_sample(dataset, index, {}).data;
+    } catch (const data::SkippedSample&) {
+      if (index + 1 == std::min(kMostTries, dataset.size())) throw;
+    }
+  }
+}
+
+StepOutput forward(TrainCommandModel& model, const TrainCommandOptions& options, const data::Example& batch) {
+  torch::Tensor scores = model.forward.forward(batch.data);
+  namespace F = torch::nn::functional;
+  const auto loss = F::CrossEntropyFuncOptions().label_smoothing(options.label_smoothing);
+  if (model.model->is_training()) return {F::cross_entropy(scores, batch.target, loss), scores};
+  // An evaluation adds up the samples' losses as doubles: how they are split into batches and ranks hardly matters.
+  const torch::Tensor losses =
+      F::cross_entropy(scores, batch.target, F::CrossEntropyFuncOptions(loss).reduction(torch::kNone));
+  return {losses.to(torch::kDouble).mean(), scores};
+}
+
+}  // namespace lockstep::trainer_detail
