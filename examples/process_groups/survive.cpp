@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
@@ -60,7 +61,12 @@ int main() {
   const std::string folder = std::filesystem::temp_directory_path() / ("survive-" + std::to_string(getpid()));
   std::filesystem::create_directory(folder);
   for (int number = 0; number < kRanks; ++number) {
-    if (fork() != 0) continue;
+    const pid_t child = fork();
+    if (child < 0) {
+      std::perror("fork");
+      return 1;
+    }
+    if (child != 0) continue;
     int failed = 0;
     try {
       run(number, folder + "/store");

@@ -9,7 +9,11 @@
 
 #include "lockstep/c10d/process_groups.h"
 
-namespace lockstep::nn_detail {
+namespace lockstep {
+
+class GroupBackend;
+
+namespace nn_detail {
 
 class DeviceBackend {
  public:
@@ -49,9 +53,11 @@ class DeviceBackend {
 
  private:
   c10::intrusive_ptr<c10d::Backend> backend_;
+  const GroupBackend* ours_;  // backend_, if it is one of this library's
   torch::Device device_;
   bool has_avg_;
   bool orders_by_stream_;
 };
 
-}  // namespace lockstep::nn_detail
+}  // namespace nn_detail
+}  // namespace lockstep

@@ -27,6 +27,7 @@ ProcessGroup as_member(const ProcessGroup& group) {
 
 DeviceBackend::DeviceBackend(const ProcessGroup& group, torch::Device device)
     : backend_(as_member(group)->getBackend(device.type())),
+      ours_(dynamic_cast<const GroupBackend*>(backend_.get())),
       device_(device),
       has_avg_(capabilities_of(*backend_).has_avg()),
       orders_by_stream_(!device.is_cpu() && capabilities_of(*backend_).orders_by_stream()) {}
@@ -45,8 +46,7 @@ DeviceBackend DeviceBackend::for_host_data(const ProcessGroup& group, torch::Dev
 }
 
 Status DeviceBackend::replaced() const {
-  const auto* const ours = dynamic_cast<const GroupBackend*>(backend_.get());
-  return ours == nullptr ? Status() : ours->replaced();
+  return ours_ == nullptr ? Status() : ours_->replaced();
 }
 
 torch::Tensor DeviceBackend::allocate(std::int64_t elements, torch::Dtype dtype) const {

@@ -211,7 +211,7 @@ TEST(ReconfigureMulti, MembersThatDisagreeGetOneErrorAndMayTryAgain) {
 
 TEST(ReconfigureMulti, AllRanksMustBePrepared) {
   run_processes(2, [](int rank) {
-    expect_error(ErrorCode::kMismatch, {"with enable_reconfigure' on rank(s) 1"},
+    expect_error(ErrorCode::kMismatch, {"rank(s) 1 give(s) enable_reconfigure, and rank(s) 0 do(es) not"},
                  [&] { init_process_group("", {.timeout = seconds(60), .enable_reconfigure = rank == 1}); });
   });
 }

@@ -2,6 +2,7 @@
 #include "store/membership/meeting_place.h"
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
 #include <functional>
 #include <optional>
@@ -165,6 +166,29 @@ TEST(MeetingPlace, WhoDoesNotComeIsNamed) {
   members.in_all([&](int member) { EXPECT_TRUE(members.places[member]->meet(members.call(2)).ok()); });
 }
 
+TEST(MeetingPlace, WhoComesAfterARefusalReadsIt) {
+  const Members members(3);
+  members.in_all([&](int member) {
+    if (member == 2) return;
+    expect_error(members.places[member]->meet(members.call(1, std::chrono::milliseconds(300))).status(),
+                 ErrorCode::kTimeout, {"missing: rank(s) 2"});
+  });
+  ReconfigureCall alone = members.call(2);
+  alone.handles.resize(1);
+  EXPECT_TRUE(members.places[0]->meet(alone).ok());
+  expect_error(members.places[2]->meet(members.call(1)).status(), ErrorCode::kTimeout,
+               {"only 2 of 3 ranks came", "missing: rank(s) 2"});
+}
+
+TEST(MeetingPlace, LoopbackIsNoPlaceForOtherMachines) {
+  Members members(2);
+  EXPECT_TRUE(check_reachable(members.handles).ok()) << "one host";
+  ReconfigureHandle other = parse_reconfigure_handle(members.handles[1]).value();
+  other.host += "-2";
+  members.handles[1] = to_text(other);
+  expect_error(check_reachable(members.handles), ErrorCode::kUnavailable, {"rank 0", "127.0.0.1", "MASTER_ADDR"});
+}
+
 TEST(MeetingPlace, AMemberThatHasEndedIsNamedAtOnce) {
   for (const int gone : {0, 2}) {
     Members members(3);
@@ -282,6 +306,17 @@ TEST(MeetingPlace, AMemberThatIsStoppedIsNamed) {
                    ErrorCode::kTimeout, {"live", name.c_str()});
     });
   }
+}
+
+TEST(MeetingPlace, AFullQueueIsNoLostMachine) {
+  const Fd port = listen_at({"127.0.0.1", 0}).value();
+  ASSERT_EQ(::listen(port.get(), 0), 0);
+  const Endpoint place = local_endpoint(port.get()).value();
+  const auto soon = [] { return Deadline::after(std::chrono::milliseconds(100)); };
+  std::vector<Fd> waiting;
+  for (auto fd = connect_to(place, soon()); fd.ok(); fd = connect_to(place, soon()))
+    waiting.push_back(std::move(fd).value());
+  EXPECT_EQ(ask_port(place, soon()), PortAnswer::kListens);
 }
 
 TEST(MeetingPlace, AStoppedMemberThatEndsIsNoticed) {

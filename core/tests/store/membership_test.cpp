@@ -236,6 +236,12 @@ TEST(MembershipMulti, ChoicesThatDifferAreToldToAll) {
   test::run_each(2, [&](int rank) {
     EXPECT_TRUE(check_same_choice(store, "other", kSameNumbers, rank, 2, {std::to_string(rank), true}, soon()).ok());
   });
+  // An option is no matter of defaults.
+  test::run_each(2, [&](int rank) {
+    expect_error(
+        check_same_choice(store, "option", kSameNumbers, rank, 2, {"a", true, "values", rank == 1, "b"}, soon()),
+        ErrorCode::kMismatch, "rank(s) 1 give(s) b, and rank(s) 0 do(es) not; all ranks need the same");
+  });
   expect_error(check_same_choice(store, "third", Roster({4, 6}), 1, 2, {"a", false}, now()), ErrorCode::kTimeout,
                "only 1 of 2 ranks came within 0.0 s; missing: rank(s) 4 of the world");
 }

@@ -26,8 +26,12 @@
 //
 // The new world or group has a store of its own, in the process of a member. Whoever has died, the launcher's store and
 // the earlier rank 0 among them, is not needed. Handles of earlier groups stay, and every use of them throws: the
-// program makes groups, meshes, wrappers (DistributedDataParallel), synchronised layers and sharded optimizers again.
-// Tensors keep their memory; what was reduced when a rank died holds unspecified values (docs/errors.md).
+// program makes groups, meshes, wrappers (DistributedDataParallel), synchronised layers with a group of their own and
+// sharded optimizers again. Synchronised layers whose group is null follow the world. Tensors keep their memory; what
+// was reduced when a rank died holds unspecified values (docs/errors.md).
+//
+// Ranks are counted anew, on each machine too: after the death of rank 1 of one machine, get_local_rank() on the
+// earlier rank 2 is 1, and with NCCL local_device() is GPU 1. A model stays on the device where it was.
 #pragma once
 
 #include <chrono>
@@ -63,14 +67,16 @@ std::string get_reconfigure_handle();
 // The world: all groups made from it are left. Without handles, waits for every process of the present world that lives
 // until it calls too, and starts again if one dies meanwhile. A process counts as dead when its machine says so; if
 // only the smaller part of the processes can be reached and the others may live, because the network is broken, throws
-// kPeerFailed: they may go on elsewhere. A group: the members must be of the present world; other groups go on.
+// kUnavailable: they may go on elsewhere. A group: the members must be of the present world; other groups go on.
 //
-// Errors, beside those of new_group: ArgumentError for handles that are wrong by themselves (garbage; of another build
-// or job; one twice; the own one missing): all is as before. After any other error this process is in no world (or
+// Errors, beside those of new_group. ArgumentError for handles that are wrong by themselves (garbage; of another build
+// or job; one twice; the own one missing), kUnsupported with the backend mpi, and kMismatch where this process has used
+// the uuid: all is as before. After any error that members give or that comes later, this process is in no world (or
 // group) until another reconfigure() succeeds. In no world, is_initialized() stays true, destroy_process_group() and
 // get_reconfigure_handle() work, and all other calls, get_rank() too, throw kAborted: "in no world, because ...".
 // kMismatch: members give different handles, or the uuid was used. kTimeout: who lives and has not called. kPeerFailed:
-// a member with a handle ended. With the backend mpi: kUnsupported.
+// a member with a handle ended. kUnavailable: the larger part of the processes cannot be reached, or what a group needs
+// (shared memory, for example) was not there twice.
 ProcessGroup reconfigure(const ReconfigureOptions& options = {}, const ProcessGroup& group = nullptr);
 
 }  // namespace lockstep

@@ -4,6 +4,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/base/status.h"
 #include "lockstep/store/endpoint.h"
@@ -23,6 +24,9 @@ struct ReconfigureHandle {
 std::string to_text(const ReconfigureHandle& handle);
 // kInvalidArgument for any other text; a handle that is damaged or cut off is one too.
 Result<ReconfigureHandle> parse_reconfigure_handle(std::string_view text);
+
+// For handles by rank. kUnavailable: the ranks are on several hosts, and others cannot reach one of them.
+Status check_reachable(const std::vector<std::string>& handles);
 
 // "pid 12 on host a (rank 1 before)".
 std::string describe(const ReconfigureHandle& handle);

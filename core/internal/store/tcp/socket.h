@@ -20,7 +20,8 @@ Result<Fd> listen_at(const Endpoint& endpoint);
 // One attempt at each address of the host. kUnavailable when none answers, kTimeout at the deadline.
 Result<Fd> connect_to(const Endpoint& endpoint, Deadline deadline);
 // What the machine of an address says of a port, without a word to whoever listens there. kRefused: the machine lives,
-// and nobody listens. kNone: there is no way to it, or no answer.
+// and nobody listens. kNone: there is no way to it, or no answer. kListens also where this machine answers itself with
+// silence, as it does for a stopped process whose queue is full, and where this process cannot ask.
 enum class PortAnswer { kListens, kRefused, kNone };
 PortAnswer ask_port(const Endpoint& endpoint, Deadline deadline);
 

@@ -23,6 +23,7 @@ GroupCore::GroupCore(std::shared_ptr<comm::Communicator> communicator, int group
     : names_(std::move(names)),
       group_size_(group_size),
       communicator_(std::move(communicator)),
+      has_reason_(!why.ok()),
       reason_left_(std::move(why)) {}
 
 GroupCore::~GroupCore() {
@@ -80,17 +81,18 @@ void GroupCore::drain_refusals(Deadline until, const std::function<bool()>& stop
 }
 
 Status GroupCore::reason_left() const {
+  if (!has_reason_.load(std::memory_order_acquire)) return {};
   MutexLock lock(mutex_);
   return reason_left_;
 }
 
-void GroupCore::retire(std::chrono::milliseconds parting_time, const Status& why) {
+void GroupCore::retire(std::chrono::milliseconds parting_time, const Status& why, Tell tell) {
   if (!is_this_process()) return;
   std::shared_ptr<comm::Communicator> communicator = this->communicator();
   if (communicator == nullptr) return;
   const auto is_in_use = [&] { return communicator.use_count() > 2; };  // by more than this function and this object
   const auto stop = [&] { return is_in_use() || !communicator->health().ok(); };
-  if (!why.ok()) communicator->will_be_formed_anew();
+  if (!why.ok() && tell == Tell::kFormedAnew) communicator->will_be_formed_anew();
   const Deadline until = Deadline::after(parting_time);
   works_.drain(until, stop);
   drain_refusals(until, stop);
@@ -99,6 +101,7 @@ void GroupCore::retire(std::chrono::milliseconds parting_time, const Status& why
     MutexLock lock(mutex_);
     if (std::exchange(communicator_, nullptr) == nullptr) return;
     reason_left_ = why;
+    has_reason_.store(!why.ok(), std::memory_order_release);
     completer = completer_;
   }
   // Another thread of this process is inside an operation: only an abort ends that.

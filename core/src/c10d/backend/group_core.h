@@ -1,6 +1,7 @@
 // What a group shares with the works that it has returned: works may outlive the group.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -57,9 +58,11 @@ class GroupCore {
   std::shared_ptr<FutureCompleter> completer() LOCKSTEP_EXCLUDES(mutex_);
 
   // Leaves the group. If the group works, collectives that are under way first get up to `parting_time` to end. Works
-  // that are not over then end with an error: `why`, or that this rank has left.
-  void retire(std::chrono::milliseconds parting_time = WorksUnderWay::kPartingTime, const Status& why = {})
-      LOCKSTEP_EXCLUDES(mutex_);
+  // that are not over then end with an error: `why`, or that this rank has left. With a `why` the other ranks are told
+  // that the group is formed anew, unless `tell` says that they know another reason.
+  enum class Tell { kFormedAnew, kNothing };
+  void retire(std::chrono::milliseconds parting_time = WorksUnderWay::kPartingTime, const Status& why = {},
+              Tell tell = Tell::kFormedAnew) LOCKSTEP_EXCLUDES(mutex_);
   // The `why` of retire() or the constructor; ok: there is none.
   Status reason_left() const LOCKSTEP_EXCLUDES(mutex_);
   // Calls retire(), and then waits for callbacks of futures.
@@ -76,6 +79,7 @@ class GroupCore {
   std::shared_ptr<comm::Communicator> communicator_ LOCKSTEP_GUARDED_BY(mutex_);
   std::shared_ptr<FutureCompleter> completer_ LOCKSTEP_GUARDED_BY(mutex_);
   std::vector<comm::Operation> refusals_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::atomic<bool> has_reason_;  // asked for each gradient, without the lock
   Status reason_left_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 

@@ -235,7 +235,8 @@ void ProcessGroupLockstep::abort() {
   abort(aborted_by(who()));
   if (!enable_reconfigure_) return;
   core()->retire(std::chrono::milliseconds(0),
-                 {ErrorCode::kAborted, aborted_by(who()) + "; reconfigure() makes the group again"});
+                 {ErrorCode::kAborted, aborted_by(who()) + "; reconfigure() makes the group again"},
+                 GroupCore::Tell::kNothing);
 }
 
 void ProcessGroupLockstep::abort(const std::string& reason) {

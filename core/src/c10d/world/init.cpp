@@ -14,6 +14,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/c10d/objects.h"
 #include "lockstep/launch/world.h"
+#include "store/membership/reconfigure_handle.h"
 #include "store/membership/refuse_rendezvous.h"
 #include "store/membership/same_choice.h"
 
@@ -120,19 +121,14 @@ void refuse_to_join(const InitOptions& options, const std::exception& error) {
 }
 
 // Ranks with different backends would wait for one another, each in its own.
-void check_same_backends(comm::Rendezvous& met, const std::string& choice, bool is_default, Deadline deadline) {
+void check_same_backends(comm::Rendezvous& met, const comm::Choice& choice, Deadline deadline) {
   if (met.world_size == 1) return;
-  const Status same = comm::check_same_choice(*met.store, "backends/world", comm::Roster(), met.rank, met.world_size,
-                                              {choice, is_default, "backends"}, deadline);
+  const Status same =
+      comm::check_same_choice(*met.store, "backends/world", comm::Roster(), met.rank, met.world_size, choice, deadline);
   if (same.ok()) return;
   // This rank may host the store from which the others read the same.
   static_cast<void>(met.release(std::clamp(deadline.remaining_ms(), kLeastPartingTime, kPartingTime)));
   throw_status(same, fmt::format("init_process_group: rank {}", met.rank));
-}
-
-// What the ranks must have alike, in one line.
-std::string text_of_choice(const BackendChoice& backends, const InitOptions& options) {
-  return text_of(backends) + (options.enable_reconfigure ? " with enable_reconfigure" : "");
 }
 
 // Every rank learns where all ranks can be met later.
@@ -146,6 +142,11 @@ void exchange_handles() {
     world.close(std::chrono::milliseconds(0));
     throw;
   }
+  // After a death each machine would count the ranks of the others as dead, and go on alone. All ranks see the same.
+  const Status reachable = comm::check_reachable(world.handles());
+  if (reachable.ok()) return;
+  world.close(kPartingTime);
+  throw_status(reachable, "init_process_group");
 }
 
 }  // namespace
@@ -164,8 +165,9 @@ void init_process_group(std::string_view backend, const InitOptions& options) {
   const Deadline deadline = Deadline::after(options.timeout);
   const Place place = make_place(options);
   comm::Rendezvous met = meet(options, place.rendezvous);
-  check_same_backends(met, text_of_choice(backends, options),
-                      /*is_default=*/backend.empty() && !options.enable_reconfigure, deadline);
+  check_same_backends(
+      met, {text_of(backends), backend.empty(), "backends", options.enable_reconfigure, "enable_reconfigure"},
+      deadline);
   try {
     std::optional<launch::World> here = place.world;
     if (!here) here = world_in_environment(met.rank, met.world_size);

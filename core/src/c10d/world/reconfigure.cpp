@@ -85,8 +85,11 @@ class Reconfiguration {
       } catch (const std::exception& error) {
         // A member died meanwhile, perhaps the one that serves the store, or begins again because it has seen a death.
         const ErrorCode code = error_code(error);
-        const bool again =
-            code == ErrorCode::kPeerFailed || code == ErrorCode::kUnavailable || code == ErrorCode::kAborted;
+        // What is unavailable to the same members twice is no member, but memory or the like.
+        const bool lacks = code == ErrorCode::kUnavailable && found_ == lacked_by_;
+        if (code == ErrorCode::kUnavailable) lacked_by_ = found_;
+        const bool again = code == ErrorCode::kPeerFailed || code == ErrorCode::kAborted ||
+                           (code == ErrorCode::kUnavailable && !lacks);
         if (known_.empty() || !again || gave_up_ || call_.deadline.expired()) {
           const std::string reason = fmt::format(
               "this process is in no world, because {}; call reconfigure() again, or destroy_process_group()",
@@ -148,6 +151,7 @@ class Reconfiguration {
       }
       if (!found.ok()) throw_status(found.status(), kCaller);
       call = std::move(found).value();
+      found_ = call.handles.size();
     }
     auto met = place_->meet(call);
     if (!met.ok()) throw_status(met.status(), kCaller);
@@ -191,6 +195,8 @@ class Reconfiguration {
   comm::ReconfigureCall call_;
   std::vector<std::string> known_;  // without handles: those of the present members
   bool gave_up_ = false;            // the survivors were not found
+  std::size_t found_ = 0;           // survivors
+  std::size_t lacked_by_ = 0;       // found_, when an attempt last failed with kUnavailable
 };
 
 }  // namespace

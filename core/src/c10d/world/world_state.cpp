@@ -277,7 +277,10 @@ void WorldState::remove(const ProcessGroup& group, const Status& why) {
   if (!why.ok()) {
     for (const ProcessGroup& one : left) retire(one, kAtOnce, why);
   }
-  for (const ProcessGroup& one : left) one->shutdown();
+  for (const ProcessGroup& one : left) {
+    if (!why.ok()) abort_others(one);
+    one->shutdown();
+  }
   {
     MutexLock lock(mutex_);
     for (const ProcessGroup& one : left) {

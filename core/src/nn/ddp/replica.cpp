@@ -190,15 +190,15 @@ bool Replica::buffers_changed() const {
 }
 
 void Replica::before_forward() {
-  if (!torch::GradMode::is_enabled() || reducer_->is_recomputing()) return;
   reducer_->check_group();
+  if (!torch::GradMode::is_enabled() || reducer_->is_recomputing()) return;
   if (throws_where_uneven()) meet_before_pass();
   prepare_pass();
 }
 
 void Replica::before_method() {
-  if (!torch::GradMode::is_enabled() || reducer_->is_recomputing()) return;
   reducer_->check_group();
+  if (!torch::GradMode::is_enabled() || reducer_->is_recomputing()) return;
   if (throws_where_uneven()) owe_meeting();
   prepare_pass();
 }

@@ -16,6 +16,11 @@ constexpr auto kListTime = std::chrono::seconds(5);  // the values are in the st
 
 }  // namespace
 
+std::chrono::milliseconds pause_of_questions(Deadline::Clock::time_point since, std::chrono::milliseconds at_first) {
+  constexpr auto kOften = std::chrono::seconds(1);
+  return Deadline::Clock::now() - since < kOften ? at_first : std::chrono::seconds(1);
+}
+
 Result<std::shared_ptr<Attendance>> Attendance::open(const TcpStoreOptions& options, std::string id,
                                                      Deadline deadline) {
   TcpStoreOptions server = options;
@@ -29,6 +34,7 @@ Status Attendance::come(const std::string& meeting) {
   MutexLock lock(mutex_);
   list_ = meeting + "/ended";
   seen_ = 0;
+  known_.clear();
   return session_.leave_will(list_, id_, kLostAfter);
 }
 
@@ -47,16 +53,25 @@ Result<std::vector<std::string>> Attendance::ended() const {
     list = list_;
   }
   if (list.empty()) return std::vector<std::string>();
+  auto ids = ask_for_ends(list);
+  MutexLock lock(mutex_);
+  if (list != list_) return ids;
+  if (ids.status().code() == ErrorCode::kTimeout) return known_;
+  if (ids.ok()) {
+    seen_ = ids->size();
+    known_ = ids.value();
+  }
+  return ids;
+}
+
+Result<std::vector<std::string>> Attendance::ask_for_ends(const std::string& list) const {
   LOCKSTEP_ASSIGN_OR_RETURN(const bool any, store_->check({&list, 1}));
   if (!any) return std::vector<std::string>();
   LOCKSTEP_ASSIGN_OR_RETURN(const Bytes count, store_->get(list, Deadline::after(kListTime)));
   std::vector<std::string> keys;
   for (int number = 1; number <= number_from_text<int>(count).value_or(0); ++number)
     keys.push_back(fmt::format("{}/{}", list, number));
-  auto ids = store_->multi_get(keys, Deadline::after(kListTime));
-  MutexLock lock(mutex_);
-  if (ids.ok() && list == list_) seen_ = ids->size();
-  return ids;
+  return store_->multi_get(keys, Deadline::after(kListTime));
 }
 
 std::string Attendance::next_end() const {

@@ -147,7 +147,7 @@ Status Gathering::note_in(Store& own_store) const {
 }
 
 Meeting Gathering::meeting() const {
-  Meeting meeting{keys_ + "/so_far", keys_ + "/outcome", static_cast<int>(members_.size())};
+  Meeting meeting{keys_ + "/so_far", outcome_key(keys_), static_cast<int>(members_.size())};
   meeting.check = [uuid = uuid_](const std::string& lines) -> Status {
     LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Comer> comers, parse_comers(lines));
     const Comer& first = comers.front();
@@ -157,16 +157,22 @@ Meeting Gathering::meeting() const {
     }
     return {};
   };
-  meeting.missing = [members = members_](const std::string& lines, std::chrono::duration<double> spent) -> Status {
+  meeting.missing = [this](const std::string& lines, std::chrono::duration<double> spent) -> Status {
     LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Comer> comers, parse_comers(lines));
-    std::vector<std::size_t> missing;
-    for (std::size_t rank = 0; rank < members.size(); ++rank) {
-      if (!has_come(comers, members[rank])) missing.push_back(rank);
+    std::vector<std::size_t> living, lost;
+    for (std::size_t rank = 0; rank < members_.size(); ++rank) {
+      if (!has_come(comers, members_[rank])) (unreachable_[rank] ? lost : living).push_back(rank);
     }
-    return {ErrorCode::kTimeout,
-            fmt::format("only {} of {} ranks came within {:.1f} s; missing: rank(s) {}, which live(s) and did not call "
-                        "reconfigure with these handles and this uuid",
-                        comers.size(), members.size(), spent.count(), fmt::join(missing, ", "))};
+    std::string text = fmt::format("only {} of {} ranks came within {:.1f} s; missing: ", comers.size(),
+                                   members_.size(), spent.count());
+    if (!living.empty()) {
+      text += fmt::format("rank(s) {}, which live(s) and did not call reconfigure with these handles and this uuid",
+                          fmt::join(living, ", "));
+    }
+    if (!lost.empty()) {
+      text += fmt::format("{}rank(s) {}, which cannot be reached", living.empty() ? "" : "; ", fmt::join(lost, ", "));
+    }
+    return {ErrorCode::kTimeout, text};
   };
   return meeting;
 }
@@ -199,8 +205,12 @@ Status Gathering::look(const Attendance& attendance) {
 
 // Only the host does it, as all others would learn the same.
 Status Gathering::look_for_missing(Store& store) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const Bytes so_far, store.get(meeting().so_far_key, Deadline::after(kValueTime)));
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Comer> comers, parse_comers(so_far));
+  if (!next_questions_.expired()) return {};
+  next_questions_ = Deadline::after(pause_of_questions(start_, kAskEvery));
+  const auto so_far = store.get(meeting().so_far_key, Deadline::after(kValueTime));
+  if (so_far.status().code() == ErrorCode::kTimeout) return {};
+  LOCKSTEP_RETURN_IF_ERROR(so_far.status());
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Comer> comers, parse_comers(so_far.value()));
   std::vector<std::size_t> missing;
   for (std::size_t i = 0; i < members_.size(); ++i) {
     if (unreachable_[i] || has_come(comers, members_[i])) continue;
@@ -210,7 +220,7 @@ Status Gathering::look_for_missing(Store& store) {
     missing.push_back(i);
   }
   if (missing.empty() || !next_notes_.expired()) return {};
-  next_notes_ = Deadline::after(kNotesEvery);
+  next_notes_ = Deadline::after(pause_of_questions(start_, kNotesEvery));
   for (std::size_t turn = 0; turn < missing.size(); ++turn) {
     const ReconfigureHandle& member = members_[missing[(first_note_ + turn) % missing.size()]];
     const auto theirs = TcpStore::connect({.server = member.store, .job_key = job_key_, .tries_again = false},

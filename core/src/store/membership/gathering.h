@@ -36,6 +36,7 @@ class Gathering {
   int host_rank() const { return static_cast<int>(host_); }
   // Before the keys of this reconfiguration.
   const std::string& keys() const { return keys_; }
+  static std::string outcome_key(const std::string& keys) { return keys + "/outcome"; }
 
   // For the others that look into this process's own store.
   Status note_in(Store& own_store) const;
@@ -63,6 +64,8 @@ class Gathering {
   const Deadline deadline_;
   const std::string keys_;
   std::vector<bool> unreachable_;  // asked once in vain
+  const Deadline::Clock::time_point start_ = Deadline::Clock::now();
+  Deadline next_questions_ = Deadline::after(std::chrono::milliseconds(0));
   Deadline next_notes_;
   std::size_t first_note_ = 0;  // whose note is looked for first the next time
 };

@@ -16,7 +16,7 @@ constexpr auto kReportEvery = std::chrono::seconds(10);
 constexpr std::string_view kRefusal = "refused ";  // stands in place of the lines
 
 Result<std::string> parse_outcome(const std::string& published) {
-  if (!published.starts_with(kRefusal)) return published;
+  if (!is_refusal(published)) return published;
   return status_from(std::string_view(published).substr(kRefusal.size()));
 }
 
@@ -58,6 +58,10 @@ Result<Bytes> await_outcome(Store& store, const Meeting& meeting, bool first, De
 }
 
 }  // namespace
+
+bool is_refusal(std::string_view outcome) {
+  return outcome.starts_with(kRefusal);
+}
 
 void stay_away(Store& store, const Meeting& meeting, const Status& why) {
   (void)publish_refusal(store, meeting, why);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/base/deadline.h"
@@ -25,6 +26,9 @@ struct Meeting {
 // Collective: blocks until all ranks have written their `line`, which ends in a newline; returns all of them. All ranks
 // get the same outcome.
 Result<std::string> meet(Store& store, const Meeting& meeting, const std::string& line, Deadline deadline);
+
+// Whether an outcome says why the ranks did not go on.
+bool is_refusal(std::string_view outcome);
 
 // For a rank that cannot come: the ranks that wait for it get `why`. Best effort.
 void stay_away(Store& store, const Meeting& meeting, const Status& why);

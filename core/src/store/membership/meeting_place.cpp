@@ -188,7 +188,7 @@ void MeetingPlace::end_attendance() {
   attendance_.reset();
 }
 
-// The keys of the group that this process has left.
+// The keys of the group that this process has left. A refusal stays: a member that comes late would wait in vain.
 Status MeetingPlace::forget_last(const std::string& group, const std::string& next_keys) {
   std::string keys = next_keys;
   {
@@ -196,9 +196,12 @@ Status MeetingPlace::forget_last(const std::string& group, const std::string& ne
     std::swap(last_keys_[group], keys);
   }
   if (keys.empty()) return {};
+  const std::string outcome_key = Gathering::outcome_key(keys);
+  const auto outcome = store_->get(outcome_key, Deadline::after(std::chrono::milliseconds(0)));
   for (const char* const before : {"", kRendezvousKeys})
     LOCKSTEP_RETURN_IF_ERROR(store_->delete_prefix(before + keys + "/").status());
-  return {};
+  if (!outcome.ok() || !is_refusal(outcome.value())) return {};
+  return store_->set(outcome_key, outcome.value());
 }
 
 Result<Reunion> MeetingPlace::meet(const ReconfigureCall& call) {

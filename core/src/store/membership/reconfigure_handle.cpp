@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/number_text.h"
 #include "base/printable.h"
+#include "store/tcp/socket.h"
 
 namespace lockstep::comm {
 namespace {
@@ -66,6 +68,24 @@ Result<ReconfigureHandle> parse_reconfigure_handle(std::string_view text) {
   const Result<Endpoint> store = parse_endpoint(fields[7], "reconfigure handle");
   if (!rank || *rank < 0 || !pid || !store.ok() || store.value().port == 0) return no_handle(text);
   return ReconfigureHandle{fields[1], fields[2], fields[3], *rank, *pid, fields[6], store.value()};
+}
+
+Status check_reachable(const std::vector<std::string>& handles) {
+  std::vector<ReconfigureHandle> members;
+  for (const std::string& text : handles) {
+    LOCKSTEP_ASSIGN_OR_RETURN(ReconfigureHandle member, parse_reconfigure_handle(text));
+    members.push_back(std::move(member));
+  }
+  const auto is_with_first = [&](const ReconfigureHandle& one) { return one.host == members.front().host; };
+  if (std::all_of(members.begin(), members.end(), is_with_first)) return {};
+  for (std::size_t rank = 0; rank < members.size(); ++rank) {
+    if (!is_loopback(members[rank].store)) continue;
+    return {ErrorCode::kUnavailable,
+            fmt::format("other machines cannot reach rank {} (pid {} on host {}) at {}; set MASTER_ADDR to the address "
+                        "of a machine of the job that all machines reach",
+                        rank, members[rank].pid, members[rank].host, members[rank].store.host)};
+  }
+  return {};
 }
 
 std::string describe(const ReconfigureHandle& handle) {

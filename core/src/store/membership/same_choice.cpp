@@ -24,14 +24,25 @@ Result<std::vector<RankChoice>> parse(const std::string& lines, int group_size) 
   for (std::string line; std::getline(input, line);) {
     RankChoice one;
     std::istringstream words(line);
-    if (!(words >> one.rank >> one.choice.is_default) || one.rank < 0 || one.rank >= group_size) {
-      return Status(ErrorCode::kCorrupt, fmt::format("expected 'rank default value' in the store, found '{}'", line));
+    if (!(words >> one.rank >> one.choice.is_default >> one.choice.has_option) || one.rank < 0 ||
+        one.rank >= group_size) {
+      return Status(ErrorCode::kCorrupt,
+                    fmt::format("expected 'rank default option value' in the store, found '{}'", line));
     }
     std::getline(words >> std::ws, one.choice.value);
     choices.push_back(std::move(one));
   }
   std::sort(choices.begin(), choices.end(), [](const auto& a, const auto& b) { return a.rank < b.rank; });
   return choices;
+}
+
+// "rank(s) 1 give(s) enable_reconfigure, and rank(s) 0 do(es) not; all ranks need the same"
+Status check_option(const std::vector<RankChoice>& choices, const Roster& roster, const std::string& option) {
+  std::vector<int> with, without;
+  for (const auto& [rank, choice] : choices) (choice.has_option ? with : without).push_back(rank);
+  if (with.empty() || without.empty()) return {};
+  return {ErrorCode::kMismatch, fmt::format("{} give(s) {}, and {} do(es) not; all ranks need the same",
+                                            roster.list(with), option, roster.list(without))};
 }
 
 // "'mpi' on rank(s) 0, 2; 'lockstep' (the default) on rank(s) 1"
@@ -79,13 +90,15 @@ Status check_same_choice(Store& store, const std::string& prefix, const Roster& 
   Meeting meeting = meeting_at(prefix, group_size);
   meeting.check = [&](const std::string& lines) -> Status {
     LOCKSTEP_ASSIGN_OR_RETURN(const auto choices, parse(lines, group_size));
+    LOCKSTEP_RETURN_IF_ERROR(check_option(choices, roster, mine.option));
     return check(choices, roster, mine.what);
   };
   meeting.missing = [&](const std::string& lines, std::chrono::duration<double> spent) {
     const auto choices = parse(lines, group_size);
     return choices.ok() ? missing(choices.value(), roster, group_size, spent) : choices.status();
   };
-  const auto met = meet(store, meeting, fmt::format("{} {:d} {}\n", rank, mine.is_default, mine.value), deadline);
+  const auto met = meet(store, meeting,
+                        fmt::format("{} {:d} {:d} {}\n", rank, mine.is_default, mine.has_option, mine.value), deadline);
   forget(store, prefix, meeting);
   return met.status();
 }

@@ -32,8 +32,9 @@ constexpr auto kLeadersTime = milliseconds(500);      // for its own error
 struct Seen {
   std::vector<bool> gone;         // no process listens there any more
   std::vector<bool> unreachable;  // one of these may live
+  std::vector<bool> silent;       // there was no time to wait for an answer
 
-  explicit Seen(std::vector<bool> known) : gone(std::move(known)), unreachable(gone.size()) {}
+  explicit Seen(std::vector<bool> known) : gone(std::move(known)), unreachable(gone.size()), silent(gone.size()) {}
 };
 
 void look_at(const std::vector<ReconfigureHandle>& members, std::size_t index, Deadline deadline, Seen& seen) {
@@ -45,7 +46,7 @@ void look_at(const std::vector<ReconfigureHandle>& members, std::size_t index, D
   switch (ask_port(members[index].store, earlier(deadline, Deadline::after(kUnreachableAfter)))) {
     case PortAnswer::kListens: break;
     case PortAnswer::kRefused: seen.gone[index] = true; break;
-    case PortAnswer::kNone: seen.unreachable[index] = !deadline.expired(); break;
+    case PortAnswer::kNone: (deadline.expired() ? seen.silent : seen.unreachable)[index] = true; break;
   }
 }
 
@@ -86,10 +87,14 @@ std::string outcome_key(const std::string& keys, std::int64_t round) {
   return meeting_of(keys, round) + "/outcome";
 }
 
-Status not_come(const std::vector<ReconfigureHandle>& members, const std::vector<std::size_t>& missing) {
-  std::vector<std::string> names;
-  for (const std::size_t index : missing) names.push_back(describe(members[index]));
-  return {ErrorCode::kTimeout, fmt::format("{} live(s) and did not call reconfigure in time", fmt::join(names, ", "))};
+Status not_come(const std::vector<ReconfigureHandle>& members, const std::vector<std::size_t>& missing,
+                const Seen& seen) {
+  std::vector<std::string> living, lost;
+  for (const std::size_t index : missing) (seen.silent[index] ? lost : living).push_back(describe(members[index]));
+  std::string text;
+  if (!living.empty()) text = fmt::format("{} live(s) and did not call reconfigure in time", fmt::join(living, ", "));
+  if (!lost.empty()) text += fmt::format("{}{} cannot be reached", text.empty() ? "" : "; ", fmt::join(lost, ", "));
+  return {ErrorCode::kTimeout, text};
 }
 
 // A number that nobody has used.
@@ -112,11 +117,14 @@ Result<std::string> MeetingPlace::lead(const Handles& members, std::vector<bool>
   Seen seen(gone);
   Status why;
   std::size_t seen_ended = 0;
+  const auto start = Deadline::Clock::now();
   Deadline next_question = Deadline::after(milliseconds(0));
   while (true) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const Bytes so_far, store.get(so_far_key(keys, round), Deadline::after(kValueTime)));
+    const auto so_far = store.get(so_far_key(keys, round), Deadline::after(kValueTime));
+    if (so_far.status().code() == ErrorCode::kTimeout && !deadline.expired()) continue;
+    LOCKSTEP_RETURN_IF_ERROR(so_far.status());
     LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> ended, attendance->ended());
-    const std::vector<std::string> come = lines_of(so_far);
+    const std::vector<std::string> come = lines_of(so_far.value());
     const bool asks = next_question.expired() || ended.size() != seen_ended;
     seen_ended = ended.size();
     std::vector<std::size_t> missing;
@@ -127,11 +135,11 @@ Result<std::string> MeetingPlace::lead(const Handles& members, std::vector<bool>
       if (asks) look_at(members, i, deadline, seen);
       if (!seen.gone[i] && !seen.unreachable[i]) missing.push_back(i);
     }
-    if (asks) next_question = Deadline::after(kAskEvery);
+    if (asks) next_question = Deadline::after(pause_of_questions(start, kAskEvery));
     if (missing.empty()) why = check_majority(members, seen);
     if (missing.empty()) break;
     if (deadline.expired()) {
-      why = not_come(members, missing);
+      why = not_come(members, missing, seen);
       break;
     }
     std::this_thread::sleep_for(kLeaderLooksEvery);
@@ -158,7 +166,6 @@ Result<std::string> MeetingPlace::follow(const ReconfigureHandle& leader, const 
                                   "reconfigure, or is it stopped?",
                                   describe(leader)));
   const auto attendance = attend(leader, deadline);
-  if (attendance.status().code() == ErrorCode::kTimeout) return silent;
   LOCKSTEP_RETURN_IF_ERROR(attendance.status());
   TcpStore& store = *attendance.value()->store();
   while (true) {
@@ -183,7 +190,8 @@ Result<ReconfigureCall> MeetingPlace::find_survivors(const std::string& group, c
 }
 
 Result<ReconfigureCall> MeetingPlace::search(const std::string& group, const Handles& members, Deadline deadline) {
-  const std::string keys = "survivors/" + group;
+  // The length keeps one group's keys from beginning with another's.
+  const std::string keys = fmt::format("survivors/{}/{}", group.size(), group);
   Seen seen{std::vector<bool>(members.size())};
   while (true) {
     std::size_t first = 0;

@@ -184,9 +184,15 @@ Result<Fd> connect_to(const Endpoint& endpoint, Deadline deadline) {
 PortAnswer ask_port(const Endpoint& endpoint, Deadline deadline) {
   const auto fd = connect_to(endpoint, deadline);
   if (fd.ok()) return PortAnswer::kListens;
-  const bool refused =
-      fd.status().code() == ErrorCode::kUnavailable && fd.status().message() == std::strerror(ECONNREFUSED);
-  return refused ? PortAnswer::kRefused : PortAnswer::kNone;
+  const Status& why = fd.status();
+  const auto is = [&](int error) {
+    return why.code() == ErrorCode::kUnavailable && why.message() == std::strerror(error);
+  };
+  if (is(ECONNREFUSED)) return PortAnswer::kRefused;
+  const bool silent = why.code() == ErrorCode::kTimeout || is(ETIMEDOUT) || is(ENETUNREACH) || is(EHOSTUNREACH);
+  if (!silent || is_loopback(endpoint)) return PortAnswer::kListens;
+  const auto source = address_towards(endpoint.host);
+  return source.ok() && source.value() == endpoint.host ? PortAnswer::kListens : PortAnswer::kNone;
 }
 
 Result<std::string> address_towards(const std::string& host) {
