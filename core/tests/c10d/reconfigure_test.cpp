@@ -251,7 +251,17 @@ TEST(ReconfigureMulti, OneThreadAtATime) {
   run_processes(2, [&](int rank) {
     const ProcessGroupGuard guard("", kPrepared);
     if (rank == 0) {
-      std::thread first([] { reconfigure(); });
+      // Once more where it meets the call below, which may come first.
+      std::thread first([] {
+        EXPECT_TRUE(wait_for([] {
+          try {
+            reconfigure();
+          } catch (const ArgumentError&) {
+            return false;
+          }
+          return true;
+        }));
+      });
       // The first call waits for rank 1, which waits for this error.
       EXPECT_TRUE(wait_for([] {
         try {
