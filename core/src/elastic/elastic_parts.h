@@ -18,8 +18,8 @@ struct ElasticTraining::Part {
   std::function<void(const checkpoint::Checkpoint&)> restore;
 };
 
-// Of the step that has begun, or nothing.
-struct ElasticTraining::Snapshot {
+// What is put back if the step that has begun fails.
+struct ElasticTraining::FailedStep {
   bool begun = false;
   elastic_detail::Snapshot of_models;
   std::vector<data::SamplerState> cursors;
@@ -32,6 +32,7 @@ struct ElasticTraining::Survey {
     std::int64_t after = 0;
     bool whole = false;
     std::int64_t broken_at = -1;
+    bool starts = false;  // it has been in no world of this training
   };
   std::vector<Rank> ranks;
   std::int64_t furthest = -1;  // of those that are whole

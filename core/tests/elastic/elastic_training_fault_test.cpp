@@ -107,6 +107,49 @@ TEST(ElasticTrainingMulti, OtherExceptionsLeaveAsTheyAre) {
   });
 }
 
+// Rank 1 fails before the update of step 3, and rank 0 after it. With a seed `update` draws the same on both.
+TEST(ElasticTrainingMulti, ASecondRunBeginsWithTheSameStateOnAllRanks) {
+  run_processes(2, [](int rank) {
+    const ProcessGroupGuard guard("", kElasticWorld);
+    torch::nn::Linear net(2, 2);
+    bool fails = true;
+    ElasticTraining training({.seed = 1});
+    training.add_model(*net);
+    const ElasticFunctions functions{.gradients =
+                                         [&](ElasticStep& step) {
+                                           torch::rand({1 + rank});
+                                           if (rank == 1 && step.number() == 3 && std::exchange(fails, false))
+                                             throw std::out_of_range("of the program");
+                                         },
+                                     .update =
+                                         [&](std::int64_t) {
+                                           const torch::NoGradGuard no_grad;
+                                           net->weight += torch::rand({2, 2});
+                                         },
+                                     .after_step =
+                                         [&](std::int64_t done) {
+                                           if (rank == 0 && done == 4 && std::exchange(fails, false))
+                                             throw std::out_of_range("of the program");
+                                         }};
+    broadcast(net->weight.detach(), 0);
+    EXPECT_THROW(training.run(6, functions), std::out_of_range);
+    EXPECT_EQ(training.steps_done(), rank == 0 ? 4 : 3);
+    training.run(6, functions);
+    EXPECT_EQ(training.steps_done(), 6);
+    for (const torch::Tensor& other : all_gather_object(net->weight.detach()))
+      EXPECT_TRUE(torch::equal(net->weight.detach(), other));
+
+    ElasticTraining later({.first_step = rank});
+    later.add_model(*net);
+    try {
+      later.run(6, functions);
+      ADD_FAILURE() << "no error";
+    } catch (const std::exception& error) {
+      EXPECT_EQ(error_code(error), ErrorCode::kInvalidArgument) << error.what();
+    }
+  });
+}
+
 TEST(ElasticTrainingFault, FewerThanTheMinimum) {
   run_processes(3, [](int rank) {
     run_mortal([&] {
