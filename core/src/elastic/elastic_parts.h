@@ -35,6 +35,7 @@ struct ElasticTraining::Survey {
     bool starts = false;  // it has been in no world of this training
   };
   std::vector<Rank> ranks;
+  bool lost = false;           // a rank has noticed that there are fewer, or that a newcomer did not come
   std::int64_t furthest = -1;  // of those that are whole
   int source = -1;             // the first of these
 
@@ -54,6 +55,7 @@ struct ElasticTraining::Newcomers {
   bool are_joining = false;    // an error now may tell of a newcomer's death
   bool store_failed = false;   // known to rank 0 alone
   bool is_over = false;
+  bool one_by_one = false;  // one of several was refused, and nobody knows which
 };
 
 }  // namespace lockstep

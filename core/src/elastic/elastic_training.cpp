@@ -10,6 +10,7 @@
 #include "elastic_parts.h"
 #include "engine/core/failure.h"
 #include "lockstep/base/log.h"
+#include "lockstep/c10d/collective_step.h"
 #include "lockstep/c10d/collectives.h"
 #include "lockstep/c10d/objects.h"
 #include "lockstep/c10d/reconfigure.h"
@@ -110,14 +111,14 @@ void ElasticTraining::add_model(torch::nn::Module& model) {
 }
 
 void ElasticTraining::add_optimizer(torch::optim::Optimizer& optimizer) {
-  try {
-    checkpoint::Checkpoint().add_optimizer(optimizer);
-  } catch (const checkpoint::CheckpointError& error) {
-    throw ArgumentError(error.code(), fmt::format("ElasticTraining: {}. A sharded optimizer cannot outlive a rank: the "
-                                                  "dead rank's share of the state is nowhere else. Restart such a "
-                                                  "training from a checkpoint (lockstep run --max-restarts)",
-                                                  error.what()));
+  if (dynamic_cast<const CollectiveStep*>(&optimizer) != nullptr) {
+    throw ArgumentError(ErrorCode::kUnsupported,
+                        "ElasticTraining: expected an optimizer whose step() does not communicate, found a SharedStep "
+                        "or a sharded optimizer (ZeroRedundancyOptimizer): a rank that dies in it leaves the others "
+                        "without a whole state. Use the plain optimizer, or restart such a training from a checkpoint "
+                        "(lockstep run --max-restarts)");
   }
+  checkpoint::Checkpoint().add_optimizer(optimizer);  // throws for a class whose state it cannot hold
   add_state([&optimizer](checkpoint::Checkpoint& state) { state.add_optimizer(optimizer); },
             [&optimizer](const checkpoint::Checkpoint& state) { state.restore_optimizer(optimizer); });
   optimizers_.push_back(&optimizer);
@@ -140,6 +141,8 @@ void ElasticTraining::add_cursor(Cursor cursor) {
 void ElasticTraining::run(std::int64_t steps, const ElasticFunctions& functions) {
   TORCH_CHECK_VALUE(functions.gradients && functions.update, "ElasticTraining: run() needs gradients and update");
   if (snapshot_->begun) put_back();  // an earlier run() ended in the middle of a step
+  if (!started_ && done_ >= 0) require_fresh_store();
+  world_size_ = get_world_size();
   too_few_ = false;
   caught_up_ = false;  // an earlier run() may have ended after different steps
   if (newcomers_ != nullptr) newcomers_->is_over = false;
@@ -158,9 +161,19 @@ void ElasticTraining::run(std::int64_t steps, const ElasticFunctions& functions)
   end_for_newcomers();
 }
 
-// When this is destroyed. Before an error that leaves run() on all ranks too.
+// They are told when this is destroyed.
 void ElasticTraining::end_for_newcomers() const {
   if (newcomers_ != nullptr) newcomers_->is_over = true;
+}
+
+// Before an error that all ranks throw: none aborts the world while another has not learned of it.
+void ElasticTraining::end_alike() const {
+  end_for_newcomers();
+  try {
+    barrier();
+  } catch (const std::exception& error) {
+    log::info(fmt::format("ElasticTraining: at its end: {}", plain_text(error)));
+  }
 }
 
 // An optimizer's step in `gradients` cannot be put back.
@@ -187,7 +200,7 @@ void ElasticTraining::begin_world(std::int64_t steps) {
   const int size = get_world_size();
   if (options_.micro_batches == 0) options_.micro_batches = size;
   if (size > options_.micro_batches) {
-    end_for_newcomers();
+    end_alike();
     throw ArgumentError(ErrorCode::kInvalidArgument,
                         fmt::format("ElasticTraining: expected at least one micro-batch of a step for each rank, found "
                                     "{} for {} ranks: set ElasticOptions::micro_batches",
@@ -247,11 +260,12 @@ bool ElasticTraining::recover(std::int64_t steps, const std::exception_ptr& why)
     }
     ++recoveries_;
     lost = lost || get_world_size() < world_size_;
+    world_size_ = get_world_size();
     Survey all;
-    std::exception_ptr again = unless_a_rank_dies([&] { all = survey(); });
+    std::exception_ptr again = unless_a_rank_dies([&] { all = survey(lost); });
     if (again == nullptr) {
       require_whole(all);
-      if (!lost) refuse_repetition(all, why);
+      if (!all.lost) refuse_repetition(all, why);
       again = unless_a_rank_dies([&] { admit(options_.newcomer_timeout); });
     }
     if (again == nullptr) return true;
@@ -263,22 +277,23 @@ bool ElasticTraining::recover(std::int64_t steps, const std::exception_ptr& why)
 void ElasticTraining::catch_up(std::int64_t steps) {
   if (caught_up_) return;
   const std::int64_t done_before = done_;
-  const Survey all = survey();
+  const Survey all = survey(/*lost=*/false);
   require_same_start(all);
   require_whole(all);
   require_enough(all, steps);
   bring_up_to_date(all);
-  caught_up_ = true;
+  started_ = caught_up_ = true;
   if (get_rank() != 0 || recoveries_ == 0) return;
   log::warning(fmt::format("ElasticTraining: {} ranks go on after {} steps{}", get_world_size(), done_,
                            done_ > done_before ? ", the last of which rank 0 has from another rank" : ""));
 }
 
-ElasticTraining::Survey ElasticTraining::survey() const {
+ElasticTraining::Survey ElasticTraining::survey(bool lost) const {
   Survey all;
-  const std::vector<std::int64_t> mine{done_, after_, whole_ ? 1 : 0, broken_at_, world_size_ == 0 ? 1 : 0};
+  const std::vector<std::int64_t> mine{done_, after_, whole_ ? 1 : 0, broken_at_, started_ ? 0 : 1, lost ? 1 : 0};
   for (const std::vector<std::int64_t>& row : all_gather_object(mine)) {
     all.ranks.push_back({row.at(0), row.at(1), row.at(2) != 0, row.at(3), row.at(4) != 0});
+    all.lost = all.lost || row.at(5) != 0;
     const Survey::Rank& one = all.ranks.back();
     if (!one.whole || one.done <= all.furthest) continue;
     all.furthest = one.done;
@@ -292,7 +307,7 @@ ElasticTraining::Survey ElasticTraining::survey() const {
 void ElasticTraining::require_same_start(const Survey& all) const {
   for (const Survey::Rank& one : all.ranks) {
     if (!one.starts || one.done < 0 || one.done == all.furthest) continue;
-    end_for_newcomers();
+    end_alike();
     throw ArgumentError(ErrorCode::kInvalidArgument,
                         fmt::format("ElasticTraining: expected the same ElasticOptions::first_step on all ranks, found "
                                     "{} and {}",
@@ -302,7 +317,7 @@ void ElasticTraining::require_same_start(const Survey& all) const {
 
 void ElasticTraining::require_whole(const Survey& all) const {
   if (all.source >= 0) return;
-  end_for_newcomers();
+  end_alike();
   throw ArgumentError(ErrorCode::kUnsupported,
                       fmt::format("ElasticTraining: an error came while all ranks that are left were in update (step "
                                   "{}), or had changed parameters in gradients, so that no rank has a whole state: "
@@ -316,7 +331,7 @@ void ElasticTraining::require_enough(const Survey& all, std::int64_t steps) {
                                 [&](const auto& one) { return one.done < 0 || one.done >= steps; });
   if (get_world_size() >= options_.min_ranks || over) return;
   too_few_ = true;
-  end_for_newcomers();
+  end_alike();
   throw BackendError(ErrorCode::kPeerFailed,
                      fmt::format("ElasticTraining: {} rank(s) are left after {} steps, and min_ranks is {}. The last "
                                  "death: {}",
@@ -329,7 +344,7 @@ void ElasticTraining::refuse_repetition(const Survey& all, const std::exception_
   const bool repeated =
       std::any_of(all.ranks.begin(), all.ranks.end(), [&](const auto& one) { return one.broken_at == all.furthest; });
   if (repeated) {
-    end_for_newcomers();
+    end_alike();
     std::rethrow_exception(why);
   }
   broken_at_ = all.furthest;
