@@ -29,7 +29,8 @@ void go_on_in_place(const char* program, const std::string& folder) {
     try {
       add_up(program, folder, number);
     } catch (const std::exception& error) {
-      if (lockstep::error_code(error) != lockstep::ErrorCode::kPeerFailed) throw;
+      const lockstep::ErrorCode code = lockstep::error_code(error);
+      if (code != lockstep::ErrorCode::kPeerFailed && code != lockstep::ErrorCode::kAborted) throw;
       lockstep::reconfigure();
     }
   }

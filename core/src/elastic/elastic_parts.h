@@ -18,8 +18,8 @@ struct ElasticTraining::Part {
   std::function<void(const checkpoint::Checkpoint&)> restore;
 };
 
-// Of the step that has begun, or nothing.
-struct ElasticTraining::Snapshot {
+// What is put back if the step that has begun fails.
+struct ElasticTraining::FailedStep {
   bool begun = false;
   elastic_detail::Snapshot of_models;
   std::vector<data::SamplerState> cursors;
@@ -32,8 +32,10 @@ struct ElasticTraining::Survey {
     std::int64_t after = 0;
     bool whole = false;
     std::int64_t broken_at = -1;
+    bool starts = false;  // it has been in no world of this training
   };
   std::vector<Rank> ranks;
+  bool lost = false;           // a rank has noticed that there are fewer, or that a newcomer did not come
   std::int64_t furthest = -1;  // of those that are whole
   int source = -1;             // the first of these
 
@@ -53,6 +55,7 @@ struct ElasticTraining::Newcomers {
   bool are_joining = false;    // an error now may tell of a newcomer's death
   bool store_failed = false;   // known to rank 0 alone
   bool is_over = false;
+  bool one_by_one = false;  // one of several was refused, and nobody knows which
 };
 
 }  // namespace lockstep

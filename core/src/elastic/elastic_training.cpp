@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <exception>
 
+#include "c10d/backend/group_errors.h"
 #include "elastic_parts.h"
 #include "engine/core/failure.h"
 #include "lockstep/base/log.h"
+#include "lockstep/c10d/collective_step.h"
 #include "lockstep/c10d/collectives.h"
 #include "lockstep/c10d/objects.h"
 #include "lockstep/c10d/reconfigure.h"
@@ -25,24 +27,24 @@ std::uint64_t spread(std::uint64_t number) {
   return number ^ (number >> 31);
 }
 
-std::string text_of(const std::exception& error) {
-  const auto* const known = dynamic_cast<const c10::Error*>(&error);
-  return known != nullptr ? known->what_without_backtrace() : error.what();
-}
-
 // Of a rank, or of the store that it served. A rank that waits for one that has seen the death is told to form the
 // world anew too.
 bool tells_of_death(const std::exception& error) {
   const ErrorCode code = error_code(error);
-  if (code == ErrorCode::kAborted) return text_of(error).find(comm::kFormedAnew) != std::string::npos;
+  if (code == ErrorCode::kAborted) return plain_text(error).find(comm::kFormedAnew) != std::string::npos;
   return code == ErrorCode::kPeerFailed || code == ErrorCode::kUnavailable;
+}
+
+// `number`: of a micro-batch; -1: of what all ranks do alike.
+std::uint64_t seed_of(std::uint64_t seed, std::int64_t step, std::int64_t number) {
+  return spread(spread(seed ^ spread(static_cast<std::uint64_t>(step))) ^ static_cast<std::uint64_t>(number));
 }
 
 std::string text_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const std::exception& known) {
-    return text_of(known);
+    return plain_text(known);
   }
 }
 
@@ -73,16 +75,13 @@ MicroBatch ElasticStep::begin(int part) const {
   TORCH_CHECK_VALUE(part >= 0 && part < parts(), "ElasticStep: expected a part from 0 to ", parts() - 1, ", got ",
                     part);
   const MicroBatch which{number_, micro_batches_[static_cast<std::size_t>(part)], count_};
-  if (seed_) {
-    const std::uint64_t of_step = spread(*seed_ ^ spread(static_cast<std::uint64_t>(number_)));
-    torch::manual_seed(spread(of_step ^ static_cast<std::uint64_t>(which.number)));
-  }
+  if (seed_) torch::manual_seed(seed_of(*seed_, number_, which.number));
   return which;
 }
 
 ElasticTraining::ElasticTraining(ElasticOptions options)
     : options_(std::move(options)),
-      snapshot_(std::make_unique<Snapshot>()),
+      snapshot_(std::make_unique<FailedStep>()),
       done_(options_.first_step),
       after_(options_.first_step) {
   TORCH_CHECK_VALUE(options_.min_ranks >= 1, "ElasticTraining: min_ranks must be at least 1, got ", options_.min_ranks);
@@ -101,7 +100,7 @@ ElasticTraining::~ElasticTraining() {
     newcomers_->room.close();
   } catch (const std::exception& error) {
     log::warning(
-        fmt::format("processes that wait to join the training were not told that it is over: {}", text_of(error)));
+        fmt::format("processes that wait to join the training were not told that it is over: {}", plain_text(error)));
   }
 }
 
@@ -112,14 +111,14 @@ void ElasticTraining::add_model(torch::nn::Module& model) {
 }
 
 void ElasticTraining::add_optimizer(torch::optim::Optimizer& optimizer) {
-  try {
-    checkpoint::Checkpoint().add_optimizer(optimizer);
-  } catch (const checkpoint::CheckpointError& error) {
-    throw ArgumentError(error.code(), fmt::format("ElasticTraining: {}. A sharded optimizer cannot outlive a rank: the "
-                                                  "dead rank's share of the state is nowhere else. Restart such a "
-                                                  "training from a checkpoint (lockstep run --max-restarts)",
-                                                  error.what()));
+  if (dynamic_cast<const CollectiveStep*>(&optimizer) != nullptr) {
+    throw ArgumentError(ErrorCode::kUnsupported,
+                        "ElasticTraining: expected an optimizer whose step() does not communicate, found a SharedStep "
+                        "or a sharded optimizer (ZeroRedundancyOptimizer): a rank that dies in it leaves the others "
+                        "without a whole state. Use the plain optimizer, or restart such a training from a checkpoint "
+                        "(lockstep run --max-restarts)");
   }
+  checkpoint::Checkpoint().add_optimizer(optimizer);  // throws for a class whose state it cannot hold
   add_state([&optimizer](checkpoint::Checkpoint& state) { state.add_optimizer(optimizer); },
             [&optimizer](const checkpoint::Checkpoint& state) { state.restore_optimizer(optimizer); });
   optimizers_.push_back(&optimizer);
@@ -141,38 +140,67 @@ void ElasticTraining::add_cursor(Cursor cursor) {
 
 void ElasticTraining::run(std::int64_t steps, const ElasticFunctions& functions) {
   TORCH_CHECK_VALUE(functions.gradients && functions.update, "ElasticTraining: run() needs gradients and update");
-  TORCH_CHECK_VALUE(whole_ || done_ < 0,
-                    "ElasticTraining: an earlier run() ended in the middle of an update, so that the "
-                    "parameters are not those of any step");
   if (snapshot_->begun) put_back();  // an earlier run() ended in the middle of a step
+  if (!started_ && done_ >= 0) require_fresh_store();
+  world_size_ = get_world_size();
+  too_few_ = false;
+  caught_up_ = false;  // an earlier run() may have ended after different steps
   if (newcomers_ != nullptr) newcomers_->is_over = false;
-  while (true) {
-    const std::exception_ptr error = unless_a_rank_dies([&] { go_on(steps, functions); });
-    if (error == nullptr) break;
-    recover(steps, error);
+  try {
+    while (true) {
+      const std::exception_ptr error = unless_a_rank_dies([&] { go_on(steps, functions); });
+      if (error != nullptr && too_few_) std::rethrow_exception(error);
+      if (error == nullptr || !recover(steps, error)) break;
+    }
+  } catch (const std::exception& error) {
+    note_changes();
+    const ErrorCode code = error_code(error);
+    if (code == ErrorCode::kTimeout || code == ErrorCode::kAborted) end_for_newcomers();
+    throw;
   }
+  end_for_newcomers();
+}
+
+// They are told when this is destroyed.
+void ElasticTraining::end_for_newcomers() const {
   if (newcomers_ != nullptr) newcomers_->is_over = true;
 }
 
+// Before an error that all ranks throw: none aborts the world while another has not learned of it.
+void ElasticTraining::end_alike() const {
+  end_for_newcomers();
+  try {
+    barrier();
+  } catch (const std::exception& error) {
+    log::info(fmt::format("ElasticTraining: at its end: {}", plain_text(error)));
+  }
+}
+
+// An optimizer's step in `gradients` cannot be put back.
+void ElasticTraining::note_changes() {
+  if (snapshot_->begun && snapshot_->of_models.parameters_changed(models_)) whole_ = false;
+}
+
 void ElasticTraining::go_on(std::int64_t steps, const ElasticFunctions& functions) {
-  begin_world();
+  begin_world(steps);
   while (true) {
     if (after_ < done_) {
       if (functions.after_step) functions.after_step(done_);
       after_ = done_;
     }
     if (done_ >= steps) break;
-    if (admit(std::chrono::milliseconds(0))) begin_world();
+    while (admit(std::chrono::milliseconds(0))) begin_world(steps);  // a newcomer asks too, when it has begun
     take_step(functions);
   }
   barrier();  // a rank may have to do its last step again, and needs the others for it
 }
 
-void ElasticTraining::begin_world() {
-  catch_up();
+void ElasticTraining::begin_world(std::int64_t steps) {
+  catch_up(steps);
   const int size = get_world_size();
   if (options_.micro_batches == 0) options_.micro_batches = size;
   if (size > options_.micro_batches) {
+    end_alike();
     throw ArgumentError(ErrorCode::kInvalidArgument,
                         fmt::format("ElasticTraining: expected at least one micro-batch of a step for each rank, found "
                                     "{} for {} ranks: set ElasticOptions::micro_batches",
@@ -196,6 +224,7 @@ void ElasticTraining::take_step(const ElasticFunctions& functions) {
   ElasticStep step(done_, get_rank(), world_size_, options_.micro_batches, options_.seed);
   functions.gradients(step);
   whole_ = false;
+  if (options_.seed) torch::manual_seed(seed_of(*options_.seed, done_, -1));
   functions.update(done_);
   whole_ = true;
   snapshot_->begun = false;
@@ -214,48 +243,57 @@ void ElasticTraining::put_back() {
   snapshot_->begun = false;
 }
 
-void ElasticTraining::recover(std::int64_t steps, const std::exception_ptr& why) {
-  log::info(fmt::format("ElasticTraining: after {} steps: {}", done_, text_of(why)));
-  if (snapshot_->begun && snapshot_->of_models.parameters_changed(models_)) whole_ = false;
+// False: this rank has done all, and the others have left.
+bool ElasticTraining::recover(std::int64_t steps, const std::exception_ptr& why) {
+  last_death_ = text_of(why);
+  log::info(fmt::format("ElasticTraining: after {} steps: {}", done_, last_death_));
+  note_changes();
   caught_up_ = false;
   bool lost = newcomers_ != nullptr && std::exchange(newcomers_->are_joining, false);
   while (true) {
-    reconfigure({.timeout = options_.timeout});
+    try {
+      reconfigure({.timeout = options_.timeout});
+    } catch (const c10::Error& error) {
+      if (!whole_ || done_ < steps || after_ < done_) throw;
+      log::info(fmt::format("ElasticTraining: ends without the others: {}", plain_text(error)));
+      return false;
+    }
     ++recoveries_;
     lost = lost || get_world_size() < world_size_;
+    world_size_ = get_world_size();
     Survey all;
-    std::exception_ptr again = unless_a_rank_dies([&] { all = survey(); });
+    std::exception_ptr again = unless_a_rank_dies([&] { all = survey(lost); });
     if (again == nullptr) {
-      require_whole(all, text_of(why));
-      if (!lost) refuse_repetition(all, why);
+      require_whole(all);
+      if (!all.lost) refuse_repetition(all, why);
       again = unless_a_rank_dies([&] { admit(options_.newcomer_timeout); });
     }
-    if (again == nullptr) {
-      require_enough(all, steps, why);
-      return;
-    }
+    if (again == nullptr) return true;
     log::info(fmt::format("ElasticTraining: once more: {}", text_of(again)));
   }
 }
 
-// After the world was formed anew.
-void ElasticTraining::catch_up() {
+// When a run begins, and after the world was formed anew.
+void ElasticTraining::catch_up(std::int64_t steps) {
   if (caught_up_) return;
   const std::int64_t done_before = done_;
-  const Survey all = survey();
-  require_whole(all, "the rank that had one has died too");
+  const Survey all = survey(/*lost=*/false);
+  require_same_start(all);
+  require_whole(all);
+  require_enough(all, steps);
   bring_up_to_date(all);
-  caught_up_ = true;
-  if (get_rank() != 0) return;
+  started_ = caught_up_ = true;
+  if (get_rank() != 0 || recoveries_ == 0) return;
   log::warning(fmt::format("ElasticTraining: {} ranks go on after {} steps{}", get_world_size(), done_,
                            done_ > done_before ? ", the last of which rank 0 has from another rank" : ""));
 }
 
-ElasticTraining::Survey ElasticTraining::survey() const {
+ElasticTraining::Survey ElasticTraining::survey(bool lost) const {
   Survey all;
-  const std::vector<std::int64_t> mine{done_, after_, whole_ ? 1 : 0, broken_at_};
+  const std::vector<std::int64_t> mine{done_, after_, whole_ ? 1 : 0, broken_at_, started_ ? 0 : 1, lost ? 1 : 0};
   for (const std::vector<std::int64_t>& row : all_gather_object(mine)) {
-    all.ranks.push_back({row.at(0), row.at(1), row.at(2) != 0, row.at(3)});
+    all.ranks.push_back({row.at(0), row.at(1), row.at(2) != 0, row.at(3), row.at(4) != 0});
+    all.lost = all.lost || row.at(5) != 0;
     const Survey::Rank& one = all.ranks.back();
     if (!one.whole || one.done <= all.furthest) continue;
     all.furthest = one.done;
@@ -264,37 +302,56 @@ ElasticTraining::Survey ElasticTraining::survey() const {
   return all;
 }
 
-// Throws on all ranks alike.
-void ElasticTraining::require_whole(const Survey& all, const std::string& why) const {
-  if (all.source >= 0) return;
-  throw ArgumentError(ErrorCode::kUnsupported,
-                      fmt::format("ElasticTraining: a rank died while all others were in update (step {}), or had "
-                                  "changed parameters in gradients, so that no rank has a whole state: update must "
-                                  "not communicate, and gradients must not change parameters. Go on from a "
-                                  "checkpoint. The last death: {}",
-                                  done_, why));
+// These throw on all ranks alike.
+
+void ElasticTraining::require_same_start(const Survey& all) const {
+  for (const Survey::Rank& one : all.ranks) {
+    if (!one.starts || one.done < 0 || one.done == all.furthest) continue;
+    end_alike();
+    throw ArgumentError(ErrorCode::kInvalidArgument,
+                        fmt::format("ElasticTraining: expected the same ElasticOptions::first_step on all ranks, found "
+                                    "{} and {}",
+                                    one.done, all.furthest));
+  }
 }
 
-void ElasticTraining::require_enough(const Survey& survivors, std::int64_t steps, const std::exception_ptr& why) const {
-  const bool over =
-      std::all_of(survivors.ranks.begin(), survivors.ranks.end(), [&](const auto& one) { return one.done >= steps; });
+void ElasticTraining::require_whole(const Survey& all) const {
+  if (all.source >= 0) return;
+  end_alike();
+  throw ArgumentError(ErrorCode::kUnsupported,
+                      fmt::format("ElasticTraining: an error came while all ranks that are left were in update (step "
+                                  "{}), or had changed parameters in gradients, so that no rank has a whole state: "
+                                  "update must not communicate, and gradients must not change parameters. Go on from "
+                                  "a checkpoint. The last death: {}",
+                                  done_, last_death_.empty() ? "none" : last_death_));
+}
+
+void ElasticTraining::require_enough(const Survey& all, std::int64_t steps) {
+  const bool over = std::all_of(all.ranks.begin(), all.ranks.end(),
+                                [&](const auto& one) { return one.done < 0 || one.done >= steps; });
   if (get_world_size() >= options_.min_ranks || over) return;
+  too_few_ = true;
+  end_alike();
   throw BackendError(ErrorCode::kPeerFailed,
                      fmt::format("ElasticTraining: {} rank(s) are left after {} steps, and min_ranks is {}. The last "
                                  "death: {}",
-                                 get_world_size(), survivors.furthest, options_.min_ranks, text_of(why)));
+                                 get_world_size(), all.furthest, options_.min_ranks,
+                                 last_death_.empty() ? "not known to this rank" : last_death_));
 }
 
 // Nobody has died. A broken connection may be made anew, but not for ever.
 void ElasticTraining::refuse_repetition(const Survey& all, const std::exception_ptr& why) {
   const bool repeated =
       std::any_of(all.ranks.begin(), all.ranks.end(), [&](const auto& one) { return one.broken_at == all.furthest; });
-  if (repeated) std::rethrow_exception(why);
+  if (repeated) {
+    end_alike();
+    std::rethrow_exception(why);
+  }
   broken_at_ = all.furthest;
 }
 
-// A rank that is behind in the same step, or has a step less, takes everything from one that is not. Its generators
-// have drawn what they draw in the step that the others have done, so they stay.
+// A rank that is not whole, or has done a step less, gets all state from the first rank that is whole and furthest. Its
+// generators have drawn what they draw in the step that the others have done, so they stay.
 void ElasticTraining::bring_up_to_date(const Survey& all) {
   if (snapshot_->begun && done_ == all.furthest) put_back();
   const int rank = get_rank();

@@ -103,13 +103,31 @@ std::vector<Waiting> ElasticTraining::find_newcomers(std::size_t most, Deadline 
 // Collective over the world. Whether newcomers have taken free places.
 bool ElasticTraining::admit(std::chrono::milliseconds timeout) {
   if (newcomers_ == nullptr || newcomers_->full_size <= get_world_size()) return false;
-  const auto missing = static_cast<std::size_t>(newcomers_->full_size - get_world_size());
-  const std::vector<Waiting> waiting = find_newcomers(missing, Deadline::after(timeout));
-  if (waiting.empty()) return false;
+  const Deadline until = Deadline::after(timeout);
+  while (true) {
+    const auto missing = static_cast<std::size_t>(newcomers_->full_size - get_world_size());
+    const std::vector<Waiting> waiting = find_newcomers(newcomers_->one_by_one ? 1 : missing, until);
+    if (waiting.empty()) return false;
+    const Invitation invitation = invite(waiting);
+    if (invitation.uuid == 0) return false;
+    newcomers_->are_joining = true;
+    if (meet(invitation.handles, invitation.uuid)) break;
+    newcomers_->are_joining = false;
+    newcomers_->one_by_one = true;
+  }
+  world_size_ = get_world_size();
+  caught_up_ = false;
+  return true;
+}
+
+// Collective. The invitation has no uuid if the store has failed.
+Invitation ElasticTraining::invite(const std::vector<Waiting>& waiting) {
   std::vector<Seat> living;
   for (auto& [place, handle] : all_gather_object(std::pair(newcomers_->place, get_reconfigure_handle())))
     living.push_back({place, std::move(handle)});
-  Invitation invitation{.full_size = newcomers_->full_size, .micro_batches = options_.micro_batches};
+  Invitation invitation{.full_size = newcomers_->full_size,
+                        .micro_batches = options_.micro_batches,
+                        .newcomers = static_cast<std::int64_t>(waiting.size())};
   for (Seat& seat : seats(std::move(living), waiting, newcomers_->full_size)) {
     invitation.handles.push_back(std::move(seat.handle));
     invitation.places.push_back(seat.place);
@@ -119,17 +137,21 @@ bool ElasticTraining::admit(std::chrono::milliseconds timeout) {
       invitation.uuid = fresh_uuid();
       for (const Waiting& one : waiting) room.invite(one.number, invitation);
     });
+    if (newcomers_->store_failed) invitation.uuid = 0;
   }
-  std::int64_t uuid = get_rank() == 0 && !newcomers_->store_failed ? invitation.uuid : 0;
-  broadcast_object(uuid, 0);
-  if (uuid == 0) return false;
-  newcomers_->are_joining = true;
-  if (!meet(invitation.handles, uuid)) {
-    newcomers_->are_joining = false;
-    return false;
-  }
-  caught_up_ = false;
-  return true;
+  broadcast_object(invitation.uuid, 0);
+  return invitation;
+}
+
+// Before the first world of the training. The store of an earlier training sends newcomers away.
+void ElasticTraining::require_fresh_store() {
+  if (newcomers_ == nullptr) return;
+  bool closed = false;
+  ask_store([&](elastic_detail::WaitingRoom& room) { closed = room.is_closed(); });
+  if (!closed) return;
+  throw ArgumentError(ErrorCode::kInvalidArgument,
+                      "ElasticTraining: ElasticOptions::newcomers is the store of a training that is over: give each "
+                      "training a store of its own, for example another file or a PrefixStore");
 }
 
 bool ElasticTraining::join() {
@@ -149,8 +171,8 @@ bool ElasticTraining::join() {
       reconfigure({.handles = invitation->handles, .uuid = invitation->uuid, .timeout = kMeetingTime});
       return true;
     } catch (const ArgumentError&) {
-      throw;
-    } catch (const c10::Error& error) {  // somebody has died meanwhile
+      if (invitation->newcomers == 1) throw;  // else it may be for another one: the next time each is invited alone
+    } catch (const c10::Error& error) {       // somebody has died meanwhile
       log::info(fmt::format("ElasticTraining: waits to join again: {}", error.what_without_backtrace()));
     }
   }

@@ -5,9 +5,15 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace lockstep::elastic_detail {
+
+struct ParameterSamples {
+  std::string on_cpu;       // bytes
+  torch::Tensor elsewhere;  // of parameters on other devices
+};
 
 class Snapshot {
  public:
@@ -27,6 +33,7 @@ class Snapshot {
   std::vector<torch::Tensor> buffers_;  // copies; their memory is used again
   std::vector<GeneratorState> generators_;
   std::uint64_t parameter_versions_ = 0;
+  ParameterSamples parameter_samples_;
 };
 
 }  // namespace lockstep::elastic_detail

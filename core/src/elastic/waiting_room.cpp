@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kCount = "elastic/newcomers";
 constexpr const char* kOver = "elastic/over";
-constexpr auto kValueTime = std::chrono::seconds(10);  // a process sets its handle right after it has its number
+constexpr auto kCallTime = std::chrono::seconds(10);
 
 std::string handle_key(std::int64_t number) {
   return fmt::format("elastic/handle/{}", number);
@@ -33,26 +33,37 @@ void require(const Status& status) {
   if (!status.ok()) throw_status(status, "ElasticTraining: the store of the newcomers");
 }
 
-using Fields =
-    std::tuple<std::vector<std::string>, std::int64_t, std::vector<std::int64_t>, std::int64_t, std::int64_t>;
+Deadline soon() {
+  return Deadline::after(kCallTime);
+}
+
+using Op = comm::StoreCall::Op;
+
+using Fields = std::tuple<std::vector<std::string>, std::int64_t, std::vector<std::int64_t>, std::int64_t, std::int64_t,
+                          std::int64_t>;
 
 }  // namespace
 
+bool WaitingRoom::has(const std::string& key) {
+  return value_of(store_->ask({.op = Op::kCheck, .keys = {key}, .deadline = soon()})).number != 0;
+}
+
 // Reads only: a file grows with each write, and this is asked in each step.
 std::int64_t WaitingRoom::count() {
-  if (!value_of(store_->check(std::array{std::string(kCount)}))) return 0;
-  return number_from_text<std::int64_t>(value_of(store_->get(kCount, Deadline::after(kValueTime)))).value_or(0);
+  if (!has(kCount)) return 0;
+  return number_from_text<std::int64_t>(value_of(store_->get(kCount, soon()))).value_or(0);
 }
 
 // The order of its calls is the reverse of that in close(), so that one of the two notices the other.
 std::optional<Invitation> WaitingRoom::wait(const std::string& handle) {
-  const std::int64_t number = value_of(store_->add(kCount, 1));
-  require(store_->set(handle_key(number), handle));
-  if (value_of(store_->check(std::array{std::string(kOver)}))) return std::nullopt;
+  const std::int64_t number =
+      value_of(store_->ask({.op = Op::kAdd, .keys = {kCount}, .amount = 1, .deadline = soon()})).number;
+  require(store_->set(handle_key(number), handle, soon()));
+  if (is_closed()) return std::nullopt;
   const std::string text = value_of(store_->get(invitation_key(number), Deadline::never()));
   if (text.empty()) return std::nullopt;
-  auto [handles, uuid, places, full_size, micro_batches] = decode_object<Fields>(text);
-  return Invitation{std::move(handles), uuid, std::move(places), full_size, micro_batches};
+  auto [handles, uuid, places, full_size, micro_batches, newcomers] = decode_object<Fields>(text);
+  return Invitation{std::move(handles), uuid, std::move(places), full_size, micro_batches, newcomers};
 }
 
 std::vector<Waiting> WaitingRoom::waiting(std::size_t most, Deadline deadline) {
@@ -64,23 +75,30 @@ std::vector<Waiting> WaitingRoom::waiting(std::size_t most, Deadline deadline) {
       if (come.code() == ErrorCode::kTimeout) break;
       require(come);
     }
-    const bool invited = value_of(store_->check(std::array{invitation_key(number)}));
-    if (invited && number == first_) ++first_;
-    if (!invited) found.push_back({number, value_of(store_->get(handle_key(number), Deadline::after(kValueTime)))});
+    if (has(invitation_key(number))) {
+      if (number == first_) ++first_;
+    } else if (has(handle_key(number))) {  // else it will tell its handle, or has died before
+      found.push_back({number, value_of(store_->get(handle_key(number), soon()))});
+    }
   }
   return found;
 }
 
 void WaitingRoom::invite(std::int64_t number, const Invitation& invitation) {
   const Fields fields(invitation.handles, invitation.uuid, invitation.places, invitation.full_size,
-                      invitation.micro_batches);
-  require(store_->set(invitation_key(number), encode_object(fields)));
+                      invitation.micro_batches, invitation.newcomers);
+  require(store_->set(invitation_key(number), encode_object(fields), soon()));
+}
+
+bool WaitingRoom::is_closed() {
+  return has(kOver);
 }
 
 void WaitingRoom::close() {
-  require(store_->set(kOver, "1"));
+  require(store_->set(kOver, "1", soon()));
   for (std::int64_t number = 1; number <= count(); ++number) {
-    static_cast<void>(value_of(store_->compare_set(invitation_key(number), "", "")));
+    static_cast<void>(value_of(store_->ask(
+        {.op = Op::kCompareSet, .keys = {invitation_key(number)}, .values = {"", ""}, .deadline = soon()})));
   }
 }
 

@@ -19,6 +19,7 @@ struct Invitation {
   std::vector<std::int64_t> places = {};  // of all members, by rank: the rank of each where nobody is missing
   std::int64_t full_size = 0;             // where nobody is missing
   std::int64_t micro_batches = 0;
+  std::int64_t newcomers = 0;  // how many of the members
 };
 
 struct Waiting {
@@ -39,8 +40,10 @@ class WaitingRoom {
   void invite(std::int64_t number, const Invitation& invitation);
   // The training is over.
   void close();
+  bool is_closed();
 
  private:
+  bool has(const std::string& key);
   std::int64_t count();
 
   std::shared_ptr<comm::Store> store_;

@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "elastic/program.h"
+#include "lockstep/nn/shared_step.h"
 
 namespace lockstep::test {
 namespace {
@@ -82,6 +83,12 @@ TEST(ElasticTrainingMulti, ABreakWithoutADeathIsMendedOnceInAStep) {
     int breaks = 0;
     mine.before_update = [&](std::int64_t step) {
       const bool breaks_now = (step == 2 && breaks == 0) || step == 5;
+      // SGD changes what data() returns: rank 0 needs the parameters of rank 1.
+      if (breaks_now && step == 2 && rank == 0) mine.optimizer->step();
+      if (step == 4) {
+        for (const torch::Tensor& other : all_gather_object(mine.weights()))
+          EXPECT_TRUE(torch::equal(other, mine.weights()));
+      }
       if (breaks_now && breaks++ < 3) throw BackendError(ErrorCode::kPeerFailed, "a test");
     };
     const ProcessGroupGuard guard("", kElasticWorld);
@@ -104,6 +111,46 @@ TEST(ElasticTrainingMulti, OtherExceptionsLeaveAsTheyAre) {
     const ProcessGroupGuard guard("", kElasticWorld);
     EXPECT_THROW(train(mine, rank), std::out_of_range);
     EXPECT_EQ(mine.own_count, 3);
+  });
+}
+
+// Rank 1 fails before the update of step 3, and rank 0 after it. With a seed `update` draws the same on both.
+TEST(ElasticTrainingMulti, ASecondRunBeginsWithTheSameStateOnAllRanks) {
+  run_processes(2, [](int rank) {
+    const ProcessGroupGuard guard("", kElasticWorld);
+    torch::nn::Linear net(2, 2);
+    bool fails = true;
+    ElasticTraining training({.seed = 1});
+    training.add_model(*net);
+    const ElasticFunctions functions{.gradients =
+                                         [&](ElasticStep& step) {
+                                           torch::rand({1 + rank});
+                                           if (rank == 1 && step.number() == 3 && std::exchange(fails, false))
+                                             throw std::out_of_range("of the program");
+                                         },
+                                     .update =
+                                         [&](std::int64_t) {
+                                           const torch::NoGradGuard no_grad;
+                                           net->weight += torch::rand({2, 2});
+                                         },
+                                     .after_step =
+                                         [&](std::int64_t done) {
+                                           if (rank == 0 && done == 4 && std::exchange(fails, false))
+                                             throw std::out_of_range("of the program");
+                                         }};
+    broadcast(net->weight.detach(), 0);
+    EXPECT_THROW(training.run(6, functions), std::out_of_range);
+    EXPECT_EQ(training.steps_done(), rank == 0 ? 4 : 3);
+    training.run(6, functions);
+    EXPECT_EQ(training.steps_done(), 6);
+    for (const torch::Tensor& other : all_gather_object(net->weight.detach()))
+      EXPECT_TRUE(torch::equal(net->weight.detach(), other));
+
+    SharedStep<torch::optim::SGD> shared(net->parameters(), torch::optim::SGDOptions(0.1));
+    EXPECT_THROW(training.add_optimizer(shared), ArgumentError);
+    ElasticTraining later({.first_step = rank});
+    later.add_model(*net);
+    EXPECT_THROW(later.run(6, functions), ArgumentError);
   });
 }
 

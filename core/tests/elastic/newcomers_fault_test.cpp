@@ -1,4 +1,5 @@
 // Processes that take the places of dead ranks: the weights are bitwise those of a training without a death.
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -75,7 +76,8 @@ void train_with_newcomers(const Plan& plan) {
       torch::load(quiet, folder.path("quiet"));
       const torch::Tensor now = everything(mine);
       for (const torch::Tensor& other : all_gather_object(now)) EXPECT_TRUE(torch::equal(now, other));
-      EXPECT_EQ(get_world_size(), plan.world);
+      const auto deaths = static_cast<int>(plan.deaths.size());
+      EXPECT_EQ(get_world_size(), plan.world - std::max(deaths - plan.newcomers, 0));
       if (plan.comes_at == 0) {
         EXPECT_TRUE(torch::equal(now, quiet)) << (now - quiet).abs().max().item<double>();
       } else {
@@ -129,6 +131,13 @@ TEST(NewcomersFault, AtRandomPlaces) {
 // Steps are made by fewer ranks, until the newcomer has joined at the end of one.
 TEST(NewcomersFault, JoinsAtTheEndOfALaterStep) {
   train_with_newcomers({.deaths = {{0, 2, Place::kForward}}, .newcomer_timeout = milliseconds(0), .comes_at = 6});
+}
+
+TEST(NewcomersFault, OneJoinsLaterWhereTwoHaveDied) {
+  train_with_newcomers({.world = 4,
+                        .deaths = {{0, 2, Place::kForward}, {1, 3, Place::kForward}},
+                        .newcomer_timeout = milliseconds(0),
+                        .comes_at = 6});
 }
 
 // Tells the store of a newcomer with this handle, as join() does.

@@ -21,6 +21,8 @@
 //     }
 //   }
 //
+// ElasticTraining (lockstep/elastic/elastic_training.h) is the ready-made form of this loop.
+//
 // All that communicates is in the `try`, because the next rank may die at any time. kPeerFailed: this rank has seen a
 // death. kAborted: another rank has seen one, and forms the world anew.
 //

@@ -53,6 +53,7 @@ namespace lockstep {
 namespace elastic_detail {
 class WaitingRoom;
 struct Waiting;
+struct Invitation;
 }  // namespace elastic_detail
 
 struct MicroBatch {
@@ -105,21 +106,22 @@ struct ElasticOptions {
   // Makes what belongs to a world: DistributedDataParallel around the model, groups, hooks. Called when run() begins,
   // and after each time that the world was formed anew, on all ranks; it may communicate.
   std::function<void()> rebuild = {};
-  // The training ends with kPeerFailed on all ranks that are left when they are fewer.
+  // run() ends with kPeerFailed on all ranks when they are fewer, newcomers among them.
   int min_ranks = 1;
   // In a step, at least as many as there are ranks. 0: as many as there are ranks when run() begins. The same on all
   // ranks.
   int micro_batches = 0;
   // With a seed, each micro-batch has random numbers of its own, whichever rank computes it: dropout draws the same
-  // after a death. Without: the ranks' generators go on as they are, and the numbers of a dead rank's generator are
-  // lost. The same on all ranks.
+  // after a death. `update` draws the same numbers on all ranks. Without: the ranks' generators go on as they are, the
+  // numbers of a dead rank's generator are lost, and `update` must draw none. The same on all ranks.
   std::optional<std::uint64_t> seed = {};
-  // How many steps were done before, as when training goes on from a checkpoint.
+  // How many steps were done before, as when training goes on from a checkpoint. The same on all ranks.
   std::int64_t first_step = 0;
-  // Of forming the world anew: until when the ranks that live must notice the death. -1: the world's timeout.
+  // How long reconfigure() waits for the living ranks to notice the death. -1: the world's timeout.
   std::chrono::milliseconds timeout{-1};
   // Where processes wait to take the places of dead ranks (join()): a store that all reach and that outlives the ranks.
-  // Null: nobody takes them. The same on all ranks. If the store fails the training goes on, and nobody can join.
+  // Null: nobody takes them. The same on all ranks. Each training needs a store, or a prefix, of its own: run() refuses
+  // that of a training that is over (kInvalidArgument). If the store fails the training goes on, and nobody can join.
   std::shared_ptr<comm::Store> newcomers = nullptr;
   // After a death the ranks that live wait as long for a newcomer, so that no step is made with fewer ranks. Without
   // one they go on, and the newcomer joins at the end of a later step.
@@ -153,7 +155,8 @@ class ElasticTraining {
   // Several of each may be added, in the same order on all ranks; they must live as long as this object. Each is
   // written and read as by the functions of Checkpoint of the same names, whose errors these throw. What ranks have
   // each for themselves (DistributedDataParallelOptions::broadcast_buffers off, error feedback of hooks) is not
-  // recovered. A sharded optimizer is kUnsupported: a dead rank's share is nowhere else.
+  // recovered. Optimizers whose step() communicates (SharedStep, ZeroRedundancyOptimizer) are kUnsupported: a rank that
+  // dies in the step leaves the others without a whole state.
   void add_model(torch::nn::Module& model);
   void add_optimizer(torch::optim::Optimizer& optimizer);
   template <typename T>
@@ -174,16 +177,19 @@ class ElasticTraining {
                  std::function<void(const checkpoint::Checkpoint& state)> restore);
 
   // For a process that takes a dead rank's place: waits until it is needed, and makes it a rank of the others' world.
+  // Blocks without limit: a training that ends by an exception of the program tells nobody.
   // Before it a process makes a world of its own (lockstep/c10d/reconfigure.h) and adds what the others add; after it
   // run() takes the state from another rank. False: the training is over without it; do not call run() then.
-  // kInvalidArgument if the process is of another build than the others, which then go on without it.
+  // Throws kInvalidArgument if the process is of another build than the others, which then go on without it, and what a
+  // store throws (StoreError, NetworkError, BackendError) if it fails.
   bool join();
 
   // Trains until `steps` steps are done. Collective: all ranks give the same number. Returns when all ranks have done
-  // them. An exception that does not tell of a death (kPeerFailed, kUnavailable) leaves run() as it is, on the ranks
-  // that it concerns; so do kTimeout, and kAborted by abort_process_group(). If a group breaks twice in the same step
-  // and nobody has died, the second error leaves run() too. kPeerFailed: fewer than min_ranks are left. kUnsupported:
-  // no rank that is left has a whole state, because `update` has communicated.
+  // them. May be called again, after an error too: ranks that have done fewer steps first get the state of another. An
+  // exception that does not tell of a death (kPeerFailed, kUnavailable) leaves run() as it is, on the ranks that it
+  // concerns; so do kTimeout, and kAborted by abort_process_group(). If a group breaks twice in the same step and
+  // nobody has died, the second error leaves run() too. kPeerFailed: fewer than min_ranks are left. kUnsupported: no
+  // rank that is left has a whole state, because `update` has communicated.
   void run(std::int64_t steps, const ElasticFunctions& functions);
 
   std::int64_t steps_done() const { return done_; }
@@ -192,7 +198,7 @@ class ElasticTraining {
 
  private:
   struct Part;
-  struct Snapshot;
+  struct FailedStep;
   struct Cursor {
     std::function<data::SamplerState()> state;
     std::function<void(const data::SamplerState&)> load;
@@ -202,19 +208,25 @@ class ElasticTraining {
 
   void add_cursor(Cursor cursor);
   void go_on(std::int64_t steps, const ElasticFunctions& functions);
-  void begin_world();
+  void begin_world(std::int64_t steps);
   void take_step(const ElasticFunctions& functions);
   void clear_gradients();
   void put_back();
-  void recover(std::int64_t steps, const std::exception_ptr& why);
-  void catch_up();
+  void end_for_newcomers() const;
+  void end_alike() const;
+  void note_changes();
+  bool recover(std::int64_t steps, const std::exception_ptr& why);
+  void catch_up(std::int64_t steps);
   void ask_store(const std::function<void(elastic_detail::WaitingRoom& room)>& ask);
   std::vector<elastic_detail::Waiting> find_newcomers(std::size_t most, Deadline until);
   bool admit(std::chrono::milliseconds timeout);
+  elastic_detail::Invitation invite(const std::vector<elastic_detail::Waiting>& waiting);
+  void require_fresh_store();
   bool meet(const std::vector<std::string>& handles, std::int64_t uuid) const;
-  Survey survey() const;
-  void require_whole(const Survey& all, const std::string& why) const;
-  void require_enough(const Survey& survivors, std::int64_t steps, const std::exception_ptr& why) const;
+  Survey survey(bool lost) const;
+  void require_same_start(const Survey& all) const;
+  void require_whole(const Survey& all) const;
+  void require_enough(const Survey& all, std::int64_t steps);
   void refuse_repetition(const Survey& all, const std::exception_ptr& why);
   void bring_up_to_date(const Survey& all);
   std::vector<checkpoint::Checkpoint> state() const;
@@ -225,14 +237,17 @@ class ElasticTraining {
   std::vector<torch::optim::Optimizer*> optimizers_;
   std::vector<Part> parts_;
   std::vector<Cursor> cursors_;
-  std::unique_ptr<Snapshot> snapshot_;
+  std::unique_ptr<FailedStep> snapshot_;
   std::unique_ptr<Newcomers> newcomers_;  // null: without
   bool caught_up_ = true;                 // all ranks of the world have done the same steps
+  bool too_few_ = false;                  // run() has ended for that, and not for a death
   bool whole_ = true;                     // parameters and all that is added are those after `done_` steps
-  int world_size_ = 0;                    // of the world for which rebuild() was called
+  bool started_ = false;                  // has been in a world of this training
+  int world_size_ = 0;                    // when the world was formed last
   std::int64_t done_;                     // steps
   std::int64_t after_;                    // steps for which after_step has returned
   int recoveries_ = 0;
+  std::string last_death_;       // what told of it
   std::int64_t broken_at_ = -1;  // the step in which a group broke although nobody had died
 };
 

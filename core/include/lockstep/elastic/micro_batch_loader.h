@@ -48,8 +48,9 @@ class MicroBatchLoader {
     cursor_ = make_(alone)->state();
   }
 
-  // The next batch of this micro-batch. Each micro-batch of a rank is asked once in each step. The reference is valid
-  // until the next call for the same micro-batch, or load_state(). The first call makes a loader, with its workers.
+  // The next batch of this micro-batch. Call it once in each step for each micro-batch of this rank. The first call for
+  // a micro-batch makes a loader, with its workers. The reference is valid until the next call for the same
+  // micro-batch, or load_state().
   B& next(const MicroBatch& micro_batch) {
     Share& share = shares_[micro_batch.number];
     if (share.loader == nullptr) {

@@ -57,6 +57,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/c10d/collective_step.h"
 #include "lockstep/c10d/process_groups.h"
 
 namespace lockstep {
@@ -101,7 +102,7 @@ class SharedStepper {
 }  // namespace nn_detail
 
 template <typename Inner>
-class SharedStep : public Inner {
+class SharedStep : public Inner, public CollectiveStep {
   template <typename... Kinds>
   static constexpr bool kIsOneOf = (std::is_same_v<Inner, Kinds> || ...);
   static_assert(kIsOneOf<torch::optim::SGD, torch::optim::Adam, torch::optim::AdamW, torch::optim::Adagrad>,

@@ -40,6 +40,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/c10d/collective_step.h"
 #include "lockstep/c10d/process_groups.h"
 
 namespace lockstep {
@@ -59,7 +60,7 @@ using OptimizerFactory = std::function<std::unique_ptr<torch::optim::Optimizer>(
     const std::vector<torch::optim::OptimizerParamGroup>& groups)>;
 
 // ZeroRedundancyOptimizer without the type of the optimizer inside.
-class ShardedOptimizer : public torch::optim::Optimizer {
+class ShardedOptimizer : public torch::optim::Optimizer, public CollectiveStep {
  public:
   // Collective: all ranks pass the same groups. `defaults` are the options of groups without any.
   ShardedOptimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups,
