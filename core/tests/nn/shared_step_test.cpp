@@ -311,6 +311,31 @@ TEST(SharedStepMulti, ParametersOutliveTheOptimizer) {
   });
 }
 
+TEST(SharedStepMulti, FinishedRanksStepInTheJoinOfTheOthers) {
+  run_processes(3, [](int rank) {
+    const Rank world;
+    const auto train = [&]<typename Optimizer>(Optimizer* /*kind*/) {
+      torch::manual_seed(1);
+      DistributedDataParallel ddp(torch::nn::Linear(60, 50));
+      Optimizer optimizer(ddp.parameters(), optim::SGDOptions(0.1).momentum(0.9));
+      const auto loop = [&] {
+        for (int step = 0; step <= 2 * rank; ++step) {
+          optimizer.zero_grad();
+          ddp->forward(random_input({3, 60}, step)).square().mean().backward();
+          optimizer.step();
+        }
+      };
+      ddp.join(loop, {.after_shadow_pass = [&] { optimizer.step(); }});
+      std::vector<Tensor> result;
+      for (const Tensor& one : ddp.parameters()) result.push_back(one.detach().clone());
+      return result;
+    };
+    const auto mine = train(static_cast<SharedStep<optim::SGD>*>(nullptr));
+    expect_same_bits(mine, train(static_cast<optim::SGD*>(nullptr)), "parameter");
+    expect_equal_on_all_ranks(mine, "parameter");
+  });
+}
+
 // With several threads of LibTorch the bits are the same.
 TEST(SharedStepMulti, ThreadsChangeNothing) {
   run_processes(2, [](int) {

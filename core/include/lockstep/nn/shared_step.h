@@ -24,14 +24,19 @@
 // Order: no rank changes a parameter before all ranks have called step(), and step() returns when all are done. So a
 // rank that still computes, evaluates or saves never sees a part of a step.
 //
-// Gradients must be the same on all ranks, as DistributedDataParallel makes them. A few elements of each gradient are
-// compared: gradients that were never averaged (no_sync, no wrapper) are an error on every rank.
+// Gradients must be the same on all ranks, bit for bit, as DistributedDataParallel makes them. step() compares 16
+// elements of each gradient: the first, the middle, the last, and 13 others at each step. Any difference of their bits
+// is an error on every rank, which names the parameter and the ranks: gradients that were never averaged (no_sync, no
+// wrapper), a noise or a clipping that a rank computes for itself. A norm that LibTorch computes (clip_grad_norm_)
+// depends on the number of threads, which must then be the same on all ranks.
 //
 // If a rank dies inside step(), the others finish the step in its place: each element is either as before the step or
 // as after it, and what the dead rank had in hand is begun again from a copy. The others' step() throws the error of
 // the group; its text says after which step the parameters are. Parameters and state then belong to each rank alone, so
 // a frozen rank that wakes later changes nothing. is_whole() is false where this could not be done (a rank stood still
-// in the middle); then load a checkpoint.
+// for 5 seconds in the middle); then load a checkpoint. All ranks say the same.
+//
+// A process that a rank forks sees later steps too, in pages to which it has not written.
 //
 // Memory: parameters and state once for the machine instead of once for each rank. Addresses of parameters change when
 // the optimizer is made. When the optimizer is gone, parameters stay where they are, and each rank has its own as soon
