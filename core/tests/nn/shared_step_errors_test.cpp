@@ -200,6 +200,69 @@ TEST(SharedStepErrorsMulti, WritesOfOneRankBesideANewGroupAreAnError) {
   });
 }
 
+// What a rank writes is told by parameter and by value, for parameters of one page too.
+TEST(SharedStepErrorsMulti, WritesThatDifferBetweenRanksAreAnErrorThatNamesTheParameter) {
+  run_processes(2, [](int rank) {
+    const Rank world;
+    const std::vector<Tensor> all{ones_of({8}), ones_of({8}), ones_of({8})};
+    SharedSgd optimizer(all, optim::SGDOptions(0.5).momentum(0.5));
+    set_random_gradients(all, 0);
+    optimizer.step();
+    const torch::NoGradGuard no_grad;
+    const std::vector<Tensor> before{all[0].clone(), all[1].clone()};
+    all[static_cast<std::size_t>(rank)].add_(1);
+    expect_in(error_of([&] { optimizer.step(); }),
+              {"parameter 0 of group 0", "not written since the last step on rank(s) 1"});
+    all[0].copy_(before[0]);
+    all[1].fill_(rank);
+    expect_in(error_of([&] { optimizer.step(); }), {"parameter 1 of group 0", "written since the last step, contents"});
+    all[1].copy_(before[1]);
+    for (const Tensor& one : all) one.fill_(4);  // alike on both
+    set_random_gradients(all, 1);
+    optimizer.step();
+    expect_equal_on_all_ranks(all, "parameter");
+  });
+}
+
+// Only the tensors that the optimizer knows lie in shared memory.
+TEST(SharedStepErrorsMulti, OtherMemoryOfAParameterOrItsStateIsRefused) {
+  run_processes(2, [](int) {
+    const Rank world;
+    const std::vector<Tensor> all{ones_of({8}), torch::ones({8}, torch::kBFloat16).requires_grad_(), ones_of({8})};
+    SharedStep<optim::Adam> optimizer(all, optim::AdamOptions(0.5));
+    set_random_gradients(all, 0);
+    optimizer.step();
+    const torch::NoGradGuard no_grad;
+    const auto refused = [&](const std::vector<std::string>& parts) {
+      expect_in(error_of([&] { optimizer.step(); }), parts);
+    };
+    const Tensor shared = all[0].data();
+    all[0].set_data(torch::full({8}, 4.0));
+    refused({"parameter 0 of group 0 got other memory", "copy_", "new optimizer"});
+    all[0].set_data(all[2].data());
+    refused({"parameter 0 of group 0 got other memory"});
+    all[0].set_data(shared);
+    const auto state_of = [&](std::size_t index) -> optim::AdamParamState& {
+      return static_cast<optim::AdamParamState&>(*optimizer.state().at(all[index].unsafeGetTensorImpl()));
+    };
+    const Tensor first = state_of(0).exp_avg();
+    state_of(0).exp_avg(state_of(2).exp_avg());
+    refused({"the state of parameter 0 of group 0", "the memory of another one"});
+    state_of(0).exp_avg(first);
+    const Tensor half = state_of(1).exp_avg();
+    state_of(1).exp_avg(half.to(torch::kFloat));
+    refused({"the state of parameter 1 of group 0", "expected BFloat16"});
+    state_of(1).exp_avg(half.clone());
+    {
+      const c10::InferenceMode inference;
+      refused({"inference mode"});
+    }
+    optimizer.step();
+    EXPECT_EQ(optimizer.steps(), 2U);
+    expect_equal_on_all_ranks(all, "parameter");
+  });
+}
+
 // A rank that uses the plain optimizer.
 TEST(SharedStepErrorsMulti, ARankWithoutTheSharedStepIsAnErrorOfTheGroup) {
   run_processes(2, [](int rank) {

@@ -187,16 +187,13 @@ TEST(SharedStepMulti, ARanksWritesAreItsOwnUntilAllRanksHaveWritten) {
     mine.mutable_grad() = torch::ones({5000});
     optimizer.step();
     EXPECT_TRUE(mine.eq(1.5).all().item<bool>());
-    // Without the version counter, and in other memory.
+    // Without the version counter.
     mine.data().add_(1);
     optimizer.step();
     EXPECT_TRUE(mine.eq(2.5 - 0.75).all().item<bool>());
     if (rank == 1) mine.copy_(mine.clone());  // changes nothing, as a broadcast of rank 0's values
     optimizer.step();
     EXPECT_TRUE(mine.eq(2.5 - 0.75 - 0.875).all().item<bool>());
-    mine.set_data(torch::full({5000}, 4.0));
-    optimizer.step();
-    EXPECT_TRUE(mine.eq(4 - 0.9375).all().item<bool>());
     expect_equal_on_all_ranks({mine}, "parameter");
   });
 }
@@ -262,7 +259,7 @@ TEST_P(SharedStepMulti, ExchangesItsStateWithThePlainOptimizer) {
   });
 }
 
-// Two models, each with its own optimizer, in one process, and one model with two optimizers in turn.
+// Two parts of a model, each with its own optimizer.
 TEST(SharedStepMulti, SeveralOptimizersLiveSideBySide) {
   run_processes(2, [](int) {
     const Rank world;
@@ -274,8 +271,8 @@ TEST(SharedStepMulti, SeveralOptimizersLiveSideBySide) {
     };
     SharedStep<optim::SGD> first(some(mine, 0, 4), optim::SGDOptions(0.1).momentum(0.9));
     optim::SGD plain_first(some(theirs, 0, 4), optim::SGDOptions(0.1).momentum(0.9));
-    SharedStep<optim::Adam> second(some(mine, 2, 9), optim::AdamOptions(0.1));  // two parameters are in both
-    optim::Adam plain_second(some(theirs, 2, 9), optim::AdamOptions(0.1));
+    SharedStep<optim::Adam> second(some(mine, 4, 9), optim::AdamOptions(0.1));
+    optim::Adam plain_second(some(theirs, 4, 9), optim::AdamOptions(0.1));
     for (int step = 0; step < 4; ++step) {
       step_on(first, mine, step, step + 1);
       step_on(second, mine, step, step + 1);

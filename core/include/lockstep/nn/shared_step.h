@@ -12,14 +12,19 @@
 // options of their own, schedulers, zero_grad, add_param_group, state(), save() and load(), checkpoints and clipping
 // before step() work as usual. Every rank has the whole state in state(), so any rank saves it, and a plain optimizer
 // reads it. Results are those of the plain optimizer's step() with one thread, bit for bit, with any number of ranks
-// and threads; with `fused`, those of fused_step (lockstep/nn/fused_step.h).
+// and threads, if each gradient has the strides of its parameter, as autograd makes it; with `fused`, those of
+// fused_step (lockstep/nn/fused_step.h).
 //
 // The values of rank 0 count at first. From then on a rank sees in its parameters what step() makes of them, and what
-// it writes there itself: a value that a rank writes (a checkpoint that it loads, a moving average that it puts in, a
-// weight that it clamps) belongs to this rank alone until the next step, as with a plain optimizer. step() needs equal
-// parameters on all ranks. So ranks that write must all write the same; step() then takes rank 0's values and shares
-// them again. If some ranks have written to a parameter and others have not, step() throws on every rank. The same
-// holds for state, and for parameters that get other memory (set_data).
+// it writes there itself: a value that a rank writes (a moving average that it puts in, a weight that it clamps)
+// belongs to this rank alone until the next step, as with a plain optimizer. step() needs equal parameters on all
+// ranks. So ranks that write must all write the same, and step() shares the new values. If ranks have written different
+// values to a parameter, or only some have written, step() throws on every rank. The same holds for state.
+//
+// A parameter keeps its memory: set_data, torch::load of a module (which calls set_data) and a second SharedStep of the
+// same parameter make the next step() throw. Load a module before the optimizer is made, or copy_ into parameters.
+// load() of the optimizer gives its state new tensors; step() copies them, and handles to earlier state tensors are
+// then invalid.
 //
 // Order: no rank changes a parameter before all ranks have called step(), and step() returns when all are done. So a
 // rank that still computes, evaluates or saves never sees a part of a step.
@@ -45,8 +50,9 @@
 // Refused, with an error on every rank: optimizers of other classes (at compile time); ranks on several machines
 // (ZeroRedundancyOptimizer works there); backends other than lockstep; parameters on a GPU, sparse, with holes, or that
 // are a part of a larger memory; a parameter that is twice in the groups, or two that share memory; sparse gradients;
-// gradients of another dtype; memory that exceeds that of the machine or container; options, groups or numbers of steps
-// that differ between ranks; systems without /proc/self/pagemap.
+// gradients or state of another dtype; step() in inference mode; memory that exceeds that of the machine or container;
+// options, groups or numbers of steps that differ between ranks; memory that is locked (mlockall); systems without
+// /proc/self/pagemap.
 //
 // Threads: not thread-safe. In DistributedDataParallel's join, ranks that have finished must step too:
 // JoinOptions::after_shadow_pass (lockstep/nn/join.h). The constructor and step() are collective over the group, and

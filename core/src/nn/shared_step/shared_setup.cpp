@@ -2,6 +2,7 @@
 #include <ATen/Dispatch.h>
 #include <ATen/NumericUtils.h>
 #include <ATen/Parallel.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/util/Type.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -45,9 +46,11 @@ void check_engine(const ProcessGroup& group) {
   TORCH_CHECK_VALUE(engine != nullptr, "SharedStep: the group's backend for the CPU is ",
                     whole->getBackend(torch::kCPU)->getBackendName(),
                     "; expected lockstep, whose ranks share memory. ZeroRedundancyOptimizer works with every backend");
-  TORCH_CHECK_VALUE(engine->shares_memory(),
-                    "SharedStep: the ranks of the group are on several machines; expected all of them on one. "
-                    "ZeroRedundancyOptimizer works between machines, or pass a group of the ranks of each machine");
+  TORCH_CHECK_VALUE(
+      engine->shares_memory(),
+      "SharedStep: the ranks of the group share no memory: they are on several machines, or belong to several "
+      "users; expected all of them on one machine, as one user. "
+      "ZeroRedundancyOptimizer works between machines, or pass a group of the ranks of each machine");
 }
 
 // As many bytes as will be used: values, and the state that these options make. The file has place for more state.
@@ -82,7 +85,7 @@ std::uint64_t hash_of_samples(const torch::Tensor& flat, std::uint64_t step) {
   constexpr std::uint64_t kScatter = 0x9e3779b97f4a7c15;  // odd, and without a pattern
   const T* const data = flat.const_data_ptr<T>();
   const auto size = static_cast<std::uint64_t>(flat.numel());
-  Fnv1a hash;
+  std::uint64_t hash = 0;
   const auto add = [&](std::uint64_t index) {
     std::array<std::uint64_t, 2> words{};
     static_assert(sizeof(T) <= sizeof(words));
@@ -91,11 +94,11 @@ std::uint64_t hash_of_samples(const torch::Tensor& flat, std::uint64_t step) {
     } else {
       std::memcpy(words.data(), data + index, sizeof(T));
     }
-    for (const std::uint64_t word : words) hash.add_word(word);
+    for (const std::uint64_t word : words) hash = mixed(hash, word);
   };
   for (const std::uint64_t index : {std::uint64_t{0}, size / 2, size - 1}) add(index);
   for (std::uint64_t i = 0; i < kMoving; ++i) add((step * kMoving + i) * kScatter % size);
-  return hash.value();
+  return hash;
 }
 
 }  // namespace
@@ -161,7 +164,7 @@ void SharedStepper::Impl::share_parameters() {
   SharedParameters::Written written;
   const auto place = [&] {
     fresh->place(block, in_front);
-    written = fresh->written();
+    written = fresh->all();
     return fmt::format("state of {} parameters\n", written.state.size());
   };
   check_same_lines(backend_, place, kNeeds);
@@ -186,6 +189,8 @@ SharedStepper::Impl::Facts SharedStepper::Impl::look() {
   facts.samples.resize(parameters_->size());
   Fnv1a hash;
   try {
+    TORCH_CHECK_VALUE(!c10::InferenceMode::is_enabled(),
+                      "SharedStep: step() in inference mode; expected it outside of c10::InferenceMode");
     facts.new_parameters = !parameters_->are_current();
     const Groups& groups = optimizer_.param_groups();
     if (facts.new_parameters) hash.add_bytes(SharedParameters::lines(groups));
@@ -207,10 +212,13 @@ SharedStepper::Impl::Facts SharedStepper::Impl::look() {
     hash.add_word(facts.gradients[i].defined() ? 1 : 0);
     hash.add_word(static_cast<std::uint64_t>(parameters_->steps_now(i)));
   }
-  for (const auto* list : {&facts.written.values, &facts.written.state, &facts.written.pages}) {
+  for (const auto* list : {&facts.written.values, &facts.written.state}) {
     for (const std::size_t one : *list) hash.add_word(one);
     hash.add_word(list->size());
   }
+  std::uint64_t contents = 0;
+  for (const auto& [index, word] : facts.written.contents) contents = mixed(mixed(contents, index), word);
+  hash.add_word(contents);
   facts.hash = hash.value();
   return facts;
 }
@@ -292,8 +300,10 @@ std::string SharedStepper::Impl::lines(const Facts& facts) const {
       text +=
           fmt::format(" {} gradient, {} steps,", facts.gradients[i].defined() ? "a" : "no", parameters_->steps_now(i));
     }
-    text += fmt::format(" {} since the last step\n",
-                        parameters_->was_written(i, facts.written) ? "written" : "not written");
+    const auto written = facts.written.contents.find(i);
+    text += written == facts.written.contents.end()
+                ? " not written since the last step\n"
+                : fmt::format(" written since the last step, contents {:016x}\n", written->second);
   }
   return text;
 }

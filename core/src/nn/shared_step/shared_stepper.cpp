@@ -60,7 +60,7 @@ void SharedStepper::Impl::step() {
   if (broken_ ? record_->abandon(number) : !record_->begin(number)) {
     end_broken(fmt::format("nothing has changed: parameters are whole, as after step {}", steps_));
   }
-  if (facts.written.any()) parameters_->take(facts.written);
+  if (facts.written.any() || !facts.written.pages.empty()) parameters_->take(facts.written);
   gradients_ = std::move(facts.gradients);
   step_own_tiles(number);
   const bool failed = record_->has_failed(backend_.rank(), number);
