@@ -1,9 +1,10 @@
-// DistributedDataParallel over two machines (network namespaces).
+// DistributedDataParallel and SharedStep over two machines (network namespaces).
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "lockstep/c10d/distributed.h"
 #include "lockstep/nn/distributed_data_parallel.h"
+#include "lockstep/nn/shared_step.h"
 #include "support/machines.h"
 
 namespace lockstep {
@@ -35,6 +36,19 @@ TEST(HostsDdpMulti, WeightsStayEqualAndFollowTheMeanGradient) {
       torch::Tensor of_rank_0 = parameters[i].detach().clone();
       broadcast(of_rank_0, 0);
       EXPECT_TRUE(torch::equal(of_rank_0, parameters[i].detach())) << "parameter " << i << " of rank " << rank;
+    }
+  });
+}
+
+TEST(HostsSharedStepMulti, RanksOnSeveralMachinesAreRefused) {
+  test::run_on_machines({{2, 1}}, [](int) {
+    const ProcessGroupGuard world;
+    const std::vector<torch::Tensor> all{torch::ones({8}).requires_grad_()};
+    try {
+      SharedStep<torch::optim::SGD> optimizer(all, torch::optim::SGDOptions(0.1));
+      ADD_FAILURE() << "expected an error";
+    } catch (const c10::ValueError& error) {
+      EXPECT_NE(std::string(error.what()).find("on several machines"), std::string::npos) << error.what();
     }
   });
 }

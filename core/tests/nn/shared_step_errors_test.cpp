@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <limits>
 
 #include "lockstep/nn/shared_step.h"
 #include "nn/error_texts.h"
@@ -39,6 +40,21 @@ TEST(StepRecord, TheFirstRankDecidesForAll) {
   EXPECT_TRUE(one.abandon(2));
   EXPECT_FALSE(other.begin(2));
   EXPECT_TRUE(other.abandon(2));
+}
+
+TEST(StepRecord, TheFirstRankSaysForAllWhetherTheStepIsFinished) {
+  alignas(64) std::byte memory[1024]{};
+  nn_detail::StepRecord one(memory, 2);
+  nn_detail::StepRecord other(memory, 2);
+  EXPECT_TRUE(one.finish(1, true));
+  EXPECT_TRUE(other.finish(1, false));
+  EXPECT_FALSE(one.is_given_up(1));
+  const std::uint64_t progress = one.progress(4);
+  other.begin_tile(3, 2, 0);
+  EXPECT_NE(one.progress(4), progress);
+  EXPECT_FALSE(one.finish(2, false)) << "it waited in vain";
+  EXPECT_TRUE(other.is_given_up(2));
+  EXPECT_FALSE(other.finish(2, true)) << "what the slow rank has now is of no use";
 }
 
 TEST(StepRecord, SaysWhichTilesAreBegunAndWhoRepairs) {
@@ -128,7 +144,8 @@ TEST(SharedStepErrorsMulti, AStepThatRanksCannotTakeTogetherChangesNothing) {
     refused([&] { all[0].mutable_grad() = torch::ones({5000}).to_sparse(); }, {"sparse gradients", "Sparse"});
     refused([&] { all[0].mutable_grad() = torch::ones({5000}, torch::kDouble); }, {"Double", "expected Float"});
     refused([&] { all[1].mutable_grad().reset(); }, {"they differ", "no gradient"});
-    refused([&] { all[1].mutable_grad().mul_(1.1); }, {"gradients of rank 0 and rank 1 differ", "no_sync"});
+    refused([&] { all[1].mutable_grad().mul_(1.1); },
+            {"the gradient of parameter 1 of group 0 on rank(s) 1 differs from that of rank 0", "1 of 2", "no_sync"});
     refused([&] { optimizer.param_groups()[0].options().set_lr(0.25); }, {"lr 0.5", "lr 0.25"});
     optimizer.param_groups()[0].options().set_lr(0.5);
     refused([&] { optimizer.add_param_group(std::vector<Tensor>{ones_of({3})}); }, {"they differ"});
@@ -147,6 +164,105 @@ TEST(SharedStepErrorsMulti, AStepThatRanksCannotTakeTogetherChangesNothing) {
   });
 }
 
+// Of every dtype, however small the gradient is beside others.
+TEST(SharedStepErrorsMulti, AGradientOfOneRankAloneIsAnErrorThatNamesTheParameter) {
+  run_processes(3, [](int rank) {
+    const Rank world;
+    for (const torch::Dtype dtype : {torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16}) {
+      const std::vector<Tensor> all{ones_of({5000}), torch::ones({3}, dtype).requires_grad_()};
+      SharedSgd optimizer(all, optim::SGDOptions(0.5));
+      all[0].mutable_grad() = torch::full({5000}, 1e6);
+      all[1].mutable_grad() = torch::full({3}, rank == 0 ? 0.5 : 0.25, dtype);
+      expect_in(error_of([&] { optimizer.step(); }),
+                {"parameter 1 of group 0 on rank(s) 1, 2 differs", "1 of 2 gradients"});
+      // What overflowed is the same on all ranks, whatever the bits of a NaN are.
+      const double nan = std::numeric_limits<double>::quiet_NaN();
+      all[1].mutable_grad() = torch::full({3}, rank == 0 ? nan : -nan, dtype);
+      optimizer.step();
+    }
+  });
+}
+
+// With a new group the values of rank 0 count too, so what only some ranks have written must not get lost.
+TEST(SharedStepErrorsMulti, WritesOfOneRankBesideANewGroupAreAnError) {
+  run_processes(2, [](int rank) {
+    const Rank world;
+    const Tensor one = ones_of({5000});
+    SharedSgd optimizer(std::vector<Tensor>{one}, optim::SGDOptions(0.5));
+    optimizer.add_param_group(std::vector<Tensor>{ones_of({3})});
+    const torch::NoGradGuard no_grad;
+    if (rank == 1) one.add_(1);
+    expect_in(error_of([&] { optimizer.step(); }),
+              {"parameter 0 of group 0: not written since the last step on rank(s) 0", "written"});
+    if (rank == 1) one.sub_(1);
+    optimizer.step();
+    EXPECT_EQ(optimizer.steps(), 1U);
+  });
+}
+
+// What a rank writes is told by parameter and by value, for parameters of one page too.
+TEST(SharedStepErrorsMulti, WritesThatDifferBetweenRanksAreAnErrorThatNamesTheParameter) {
+  run_processes(2, [](int rank) {
+    const Rank world;
+    const std::vector<Tensor> all{ones_of({8}), ones_of({8}), ones_of({8})};
+    SharedSgd optimizer(all, optim::SGDOptions(0.5).momentum(0.5));
+    set_random_gradients(all, 0);
+    optimizer.step();
+    const torch::NoGradGuard no_grad;
+    const std::vector<Tensor> before{all[0].clone(), all[1].clone()};
+    all[static_cast<std::size_t>(rank)].add_(1);
+    expect_in(error_of([&] { optimizer.step(); }),
+              {"parameter 0 of group 0", "not written since the last step on rank(s) 1"});
+    all[0].copy_(before[0]);
+    all[1].fill_(rank);
+    expect_in(error_of([&] { optimizer.step(); }), {"parameter 1 of group 0", "written since the last step, contents"});
+    all[1].copy_(before[1]);
+    for (const Tensor& one : all) one.fill_(4);  // alike on both
+    set_random_gradients(all, 1);
+    optimizer.step();
+    expect_equal_on_all_ranks(all, "parameter");
+  });
+}
+
+// Only the tensors that the optimizer knows lie in shared memory.
+TEST(SharedStepErrorsMulti, OtherMemoryOfAParameterOrItsStateIsRefused) {
+  run_processes(2, [](int) {
+    const Rank world;
+    const std::vector<Tensor> all{ones_of({8}), torch::ones({8}, torch::kBFloat16).requires_grad_(), ones_of({8})};
+    SharedStep<optim::Adam> optimizer(all, optim::AdamOptions(0.5));
+    set_random_gradients(all, 0);
+    optimizer.step();
+    const torch::NoGradGuard no_grad;
+    const auto refused = [&](const std::vector<std::string>& parts) {
+      expect_in(error_of([&] { optimizer.step(); }), parts);
+    };
+    const Tensor shared = all[0].data();
+    all[0].set_data(torch::full({8}, 4.0));
+    refused({"parameter 0 of group 0 got other memory", "copy_", "new optimizer"});
+    all[0].set_data(all[2].data());
+    refused({"parameter 0 of group 0 got other memory"});
+    all[0].set_data(shared);
+    const auto state_of = [&](std::size_t index) -> optim::AdamParamState& {
+      return static_cast<optim::AdamParamState&>(*optimizer.state().at(all[index].unsafeGetTensorImpl()));
+    };
+    const Tensor first = state_of(0).exp_avg();
+    state_of(0).exp_avg(state_of(2).exp_avg());
+    refused({"the state of parameter 0 of group 0", "the memory of another one"});
+    state_of(0).exp_avg(first);
+    const Tensor half = state_of(1).exp_avg();
+    state_of(1).exp_avg(half.to(torch::kFloat));
+    refused({"the state of parameter 1 of group 0", "expected BFloat16"});
+    state_of(1).exp_avg(half.clone());
+    {
+      const c10::InferenceMode inference;
+      refused({"inference mode"});
+    }
+    optimizer.step();
+    EXPECT_EQ(optimizer.steps(), 2U);
+    expect_equal_on_all_ranks(all, "parameter");
+  });
+}
+
 // A rank that uses the plain optimizer.
 TEST(SharedStepErrorsMulti, ARankWithoutTheSharedStepIsAnErrorOfTheGroup) {
   run_processes(2, [](int rank) {
@@ -162,14 +278,15 @@ TEST(SharedStepErrorsMulti, ARankWithoutTheSharedStepIsAnErrorOfTheGroup) {
   });
 }
 
-// A gradient of ones, of which elements from `safe` on cannot be read: the process that reads them is killed.
+// A gradient of ones, of which the page from element `safe` on cannot be read: the process that reads it is killed. It
+// is one page, so that the few elements that ranks compare before the step lie outside.
 Tensor deadly_gradient(std::int64_t elements, std::int64_t safe) {
   constexpr std::size_t kPage = 4096;
   const std::size_t bytes = (static_cast<std::size_t>(elements) * sizeof(float) + kPage - 1) / kPage * kPage;
   void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   const Tensor gradient = torch::from_blob(memory, {elements}).fill_(1);
   const std::size_t from = static_cast<std::size_t>(safe) * sizeof(float) / kPage * kPage;
-  mprotect(static_cast<std::byte*>(memory) + from, bytes - from, PROT_NONE);
+  mprotect(static_cast<std::byte*>(memory) + from, kPage, PROT_NONE);
   signal(SIGSEGV, [](int) { kill(getpid(), SIGKILL); });
   return gradient;
 }
@@ -232,7 +349,7 @@ TEST(SharedStepFault, WithoutUndoADeathInATileLeavesParametersThatAreNotWhole) {
         const Tensor mine = ones_of({kDeadlyElements});
         SharedStep<optim::SGD> optimizer(std::vector<Tensor>{mine}, optim::SGDOptions(0.1), {.undo = false});
         mine.mutable_grad() =
-            rank == 0 ? torch::ones({kDeadlyElements}) : deadly_gradient(kDeadlyElements, 8 * 16384 + 4096);
+            rank == 0 ? torch::ones({kDeadlyElements}) : deadly_gradient(kDeadlyElements, 8 * 16384 + 8192);
         const std::string error = error_of([&] { optimizer.step(); });
         EXPECT_FALSE(optimizer.is_whole());
         EXPECT_EQ(optimizer.steps(), 0U);

@@ -12,26 +12,36 @@
 // options of their own, schedulers, zero_grad, add_param_group, state(), save() and load(), checkpoints and clipping
 // before step() work as usual. Every rank has the whole state in state(), so any rank saves it, and a plain optimizer
 // reads it. Results are those of the plain optimizer's step() with one thread, bit for bit, with any number of ranks
-// and threads; with `fused`, those of fused_step (lockstep/nn/fused_step.h).
+// and threads, if each gradient has the strides of its parameter, as autograd makes it; with `fused`, those of
+// fused_step (lockstep/nn/fused_step.h).
 //
 // The values of rank 0 count at first. From then on a rank sees in its parameters what step() makes of them, and what
-// it writes there itself: a value that a rank writes (a checkpoint that it loads, a moving average that it puts in, a
-// weight that it clamps) belongs to this rank alone until the next step, as with a plain optimizer. step() needs equal
-// parameters on all ranks. So ranks that write must all write the same; step() then takes rank 0's values and shares
-// them again. If some ranks have written to a parameter and others have not, step() throws on every rank. The same
-// holds for state, and for parameters that get other memory (set_data).
+// it writes there itself: a value that a rank writes (a moving average that it puts in, a weight that it clamps)
+// belongs to this rank alone until the next step, as with a plain optimizer. step() needs equal parameters on all
+// ranks. So ranks that write must all write the same, and step() shares the new values. If ranks have written different
+// values to a parameter, or only some have written, step() throws on every rank. The same holds for state.
+//
+// A parameter keeps its memory: set_data, torch::load of a module (which calls set_data) and a second SharedStep of the
+// same parameter make the next step() throw. Load a module before the optimizer is made, or copy_ into parameters.
+// load() of the optimizer gives its state new tensors; step() copies them, and handles to earlier state tensors are
+// then invalid.
 //
 // Order: no rank changes a parameter before all ranks have called step(), and step() returns when all are done. So a
 // rank that still computes, evaluates or saves never sees a part of a step.
 //
-// Gradients must be the same on all ranks, as DistributedDataParallel makes them. A few elements of each gradient are
-// compared: gradients that were never averaged (no_sync, no wrapper) are an error on every rank.
+// Gradients must be the same on all ranks, bit for bit, as DistributedDataParallel makes them. step() compares 16
+// elements of each gradient: the first, the middle, the last, and 13 others at each step. Any difference of their bits
+// is an error on every rank, which names the parameter and the ranks: gradients that were never averaged (no_sync, no
+// wrapper), a noise or a clipping that a rank computes for itself. A norm that LibTorch computes (clip_grad_norm_)
+// depends on the number of threads, which must then be the same on all ranks.
 //
 // If a rank dies inside step(), the others finish the step in its place: each element is either as before the step or
 // as after it, and what the dead rank had in hand is begun again from a copy. The others' step() throws the error of
 // the group; its text says after which step the parameters are. Parameters and state then belong to each rank alone, so
 // a frozen rank that wakes later changes nothing. is_whole() is false where this could not be done (a rank stood still
-// in the middle); then load a checkpoint.
+// for 5 seconds in the middle); then load a checkpoint. All ranks say the same.
+//
+// A process that a rank forks sees later steps too, in pages to which it has not written.
 //
 // Memory: parameters and state once for the machine instead of once for each rank. Addresses of parameters change when
 // the optimizer is made. When the optimizer is gone, parameters stay where they are, and each rank has its own as soon
@@ -40,8 +50,9 @@
 // Refused, with an error on every rank: optimizers of other classes (at compile time); ranks on several machines
 // (ZeroRedundancyOptimizer works there); backends other than lockstep; parameters on a GPU, sparse, with holes, or that
 // are a part of a larger memory; a parameter that is twice in the groups, or two that share memory; sparse gradients;
-// gradients of another dtype; memory that exceeds that of the machine or container; options, groups or numbers of steps
-// that differ between ranks; systems without /proc/self/pagemap.
+// gradients or state of another dtype; step() in inference mode; memory that exceeds that of the machine or container;
+// options, groups or numbers of steps that differ between ranks; memory that is locked (mlockall); systems without
+// /proc/self/pagemap.
 //
 // Threads: not thread-safe. In DistributedDataParallel's join, ranks that have finished must step too:
 // JoinOptions::after_shadow_pass (lockstep/nn/join.h). The constructor and step() are collective over the group, and

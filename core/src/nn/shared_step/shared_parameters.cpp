@@ -28,6 +28,17 @@ torch::Tensor flat_at(const torch::Tensor& bytes, std::size_t offset, std::int64
   return tensor.set_(bytes.storage(), first, {elements}, {1});
 }
 
+std::uint64_t add_contents(std::uint64_t hash, const torch::Tensor& tensor) {
+  const torch::Tensor flat = tensor.detach().contiguous();
+  const auto* const bytes = static_cast<const std::byte*>(flat.const_data_ptr());
+  for (std::size_t at = 0; at < flat.nbytes(); at += sizeof(std::uint64_t)) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes + at, std::min(sizeof(word), flat.nbytes() - at));
+    hash = mixed(hash, word);
+  }
+  return hash;
+}
+
 void check(const torch::Tensor& tensor, const std::string& name) {
   TORCH_CHECK_VALUE(tensor.defined(), "SharedStep: ", name, " is undefined");
   TORCH_CHECK_VALUE(tensor.is_cpu(), "SharedStep: ", name, " is on ", tensor.device(),
@@ -154,7 +165,10 @@ bool SharedParameters::has_state_elsewhere(const SharedParameter& parameter) con
   for (std::size_t i = 0; i < kStateTensors; ++i) {
     const bool defined = tensors[i] != nullptr && tensors[i]->defined();
     if (defined != parameter.has_state_tensor[i]) return true;
-    if (defined && parameter.elements > 0 && tensors[i]->const_data_ptr() != shown(parameter, 1 + i)) return true;
+    if (defined && parameter.elements > 0 &&
+        (tensors[i]->const_data_ptr() != shown(parameter, 1 + i) ||
+         !same_strides(parameter.sizes, tensors[i]->strides(), parameter.strides)))
+      return true;
   }
   return false;
 }
@@ -162,30 +176,76 @@ bool SharedParameters::has_state_elsewhere(const SharedParameter& parameter) con
 void SharedParameters::check_state(const SharedParameter& parameter) const {
   torch::optim::OptimizerParamState* const state = state_of(parameter);
   if (state == nullptr) return;
-  for (const torch::Tensor* tensor : state_tensors_of(*state)) {
+  const auto tensors = state_tensors_of(*state);
+  for (std::size_t i = 0; i < kStateTensors; ++i) {
+    const torch::Tensor* const tensor = tensors[i];
     if (tensor == nullptr || !tensor->defined()) continue;
-    TORCH_CHECK_VALUE(tensor->is_cpu() && tensor->layout() == torch::kStrided && tensor->sizes() == parameter.sizes,
-                      "SharedStep: the state of ", parameter.name(), " has a tensor of size ", tensor->sizes(), " on ",
-                      tensor->device(), "; expected size ", torch::IntArrayRef(parameter.sizes), " on the CPU");
+    TORCH_CHECK_VALUE(tensor->is_cpu() && tensor->layout() == torch::kStrided && tensor->sizes() == parameter.sizes &&
+                          tensor->scalar_type() == parameter.dtype,
+                      "SharedStep: the state of ", parameter.name(), " has a tensor ", tensor->scalar_type(), ' ',
+                      tensor->sizes(), " on ", tensor->device(), "; expected ", parameter.dtype, ' ',
+                      torch::IntArrayRef(parameter.sizes), " on the CPU, as the parameter");
+    const auto* const memory = static_cast<const std::byte*>(tensor->const_data_ptr());
+    const bool is_its_own =
+        memory == shown(parameter, 1 + i) && same_strides(parameter.sizes, tensor->strides(), parameter.strides);
+    TORCH_CHECK_VALUE(
+        parameter.elements == 0 || is_its_own || memory < view_->base() || memory >= view_->base() + view_->bytes(),
+        "SharedStep: the state of ", parameter.name(),
+        " has a tensor in the memory of another one; write into its tensors (copy_), or give clones");
   }
+}
+
+bool SharedParameters::has_changed(const SharedParameter& parameter, std::size_t which,
+                                   const std::vector<std::size_t>& pages) const {
+  const std::size_t begin = parameter.places[which];
+  const auto first = std::lower_bound(pages.begin(), pages.end(), begin / comm::PrivateView::page_bytes());
+  if (first == pages.end() || *first * comm::PrivateView::page_bytes() >= begin + parameter.bytes) return false;
+  return std::memcmp(block_->base() + view_offset_ + begin, shown(parameter, which), parameter.bytes) != 0;
 }
 
 SharedParameters::Written SharedParameters::written() {
   Written result;
+  result.pages = changed_pages();
   for (std::size_t i = 0; i < all_.size(); ++i) {
     const SharedParameter& one = all_[i];
     TORCH_CHECK_VALUE(one.tensor.is_cpu() && one.tensor.scalar_type() == one.dtype, "SharedStep: ", one.name(), " is ",
                       one.tensor.scalar_type(), " on ", one.tensor.device(), " now", kMoved);
     TORCH_CHECK_VALUE(one.tensor.sizes() == one.sizes, "SharedStep: ", one.name(), " has size ", one.tensor.sizes(),
                       " now, it had ", torch::IntArrayRef(one.sizes), kMoved);
-    const bool here = one.elements == 0 || one.tensor.const_data_ptr() == shown(one, 0);
-    if (!here || !same_strides(one.sizes, one.tensor.strides(), one.strides)) result.values.push_back(i);
-    if (has_state_elsewhere(one)) {
+    TORCH_CHECK_VALUE((one.elements == 0 || one.tensor.const_data_ptr() == shown(one, 0)) &&
+                          same_strides(one.sizes, one.tensor.strides(), one.strides),
+                      "SharedStep: ", one.name(),
+                      " got other memory (set_data, torch::load of a module, another SharedStep) since the optimizer "
+                      "was made; write into it (copy_), or make a new optimizer afterwards");
+    std::uint64_t hash = 1;
+    if (has_changed(one, 0, result.pages)) {
+      result.values.push_back(i);
+      hash = add_contents(hash, one.tensor);
+    }
+    bool new_state = has_state_elsewhere(one);
+    for (std::size_t which = 1; which < one.places.size(); ++which)
+      new_state = new_state || (one.has_state_tensor[which - 1] && has_changed(one, which, result.pages));
+    if (new_state) {
       check_state(one);
       result.state.push_back(i);
+      if (torch::optim::OptimizerParamState* const state = state_of(one)) {
+        for (const torch::Tensor* tensor : state_tensors_of(*state))
+          hash = tensor != nullptr && tensor->defined() ? add_contents(hash, *tensor) : mixed(hash, 2);
+      }
     }
+    if (hash != 1 || new_state) result.contents[i] = hash;
   }
-  result.pages = changed_pages();
+  return result;
+}
+
+SharedParameters::Written SharedParameters::all() const {
+  Written result;
+  for (std::size_t i = 0; i < all_.size(); ++i) {
+    result.values.push_back(i);
+    if (state_of(all_[i]) == nullptr) continue;
+    check_state(all_[i]);
+    result.state.push_back(i);
+  }
   return result;
 }
 
@@ -204,20 +264,6 @@ std::vector<std::size_t> SharedParameters::changed_pages() {
   }
   if (const Status dropped = view_->drop_copies(same); !dropped.ok()) throw_status(dropped, "SharedStep");
   return changed;
-}
-
-bool SharedParameters::was_written(std::size_t index, const Written& written) const {
-  const auto has = [index](const std::vector<std::size_t>& list) {
-    return std::find(list.begin(), list.end(), index) != list.end();
-  };
-  if (has(written.values) || has(written.state)) return true;
-  const SharedParameter& one = all_[index];
-  const std::size_t page = comm::PrivateView::page_bytes();
-  return std::any_of(written.pages.begin(), written.pages.end(), [&](std::size_t number) {
-    return std::any_of(one.places.begin(), one.places.end(), [&](std::size_t place) {
-      return number * page < place + one.bytes && place < (number + 1) * page;
-    });
-  });
 }
 
 std::int64_t SharedParameters::steps_now(std::size_t index) const {
@@ -246,20 +292,14 @@ void SharedParameters::check_can_step(std::size_t index, const torch::optim::Opt
 
 void SharedParameters::put(const Written& written) {
   const torch::NoGradGuard no_grad;
-  const std::size_t page = comm::PrivateView::page_bytes();
-  std::byte* const shared = block_->base() + view_offset_;
-  // Pages first: what has moved away may have left an outdated copy.
-  for (const std::size_t number : written.pages)
-    std::memcpy(shared + number * page, view_->base() + number * page, page);
   for (const std::size_t index : written.values) {
     const SharedParameter& one = all_[index];
     one.flat[0].as_strided(one.sizes, one.strides, one.flat[0].storage_offset()).copy_(one.tensor.detach());
   }
   for (const std::size_t index : written.state) {
     const SharedParameter& one = all_[index];
-    torch::optim::OptimizerParamState* const state = state_of(one);
-    if (state == nullptr) continue;
-    const auto tensors = state_tensors_of(*state);
+    if (state_of(one) == nullptr) continue;
+    const auto tensors = state_tensors_of(*state_of(one));
     for (std::size_t i = 0; i < kStateTensors; ++i) {
       if (tensors[i] == nullptr || !tensors[i]->defined()) continue;
       const torch::Tensor& flat = one.flat[1 + i];
@@ -274,11 +314,6 @@ void SharedParameters::move(SharedParameter& parameter) {
     std::shared_ptr<comm::PrivateView> view;
   };
   const torch::NoGradGuard no_grad;
-  if (parameter.tensor.storage_offset() != 0 || parameter.tensor.storage().nbytes() != parameter.bytes ||
-      !same_strides(parameter.sizes, parameter.tensor.strides(), parameter.strides)) {
-    parameter.tensor.set_data(view_of(parameter, 0));  // a part of something larger, which must stay
-    return;
-  }
   void* const memory = shown(parameter, 0);
   (void)parameter.tensor.mutable_data_ptr();  // the storage may be a lazy copy
   parameter.tensor.storage().set_data_ptr_noswap(c10::DataPtr(
@@ -293,7 +328,7 @@ void SharedParameters::take(const Written& written) {
     for (std::size_t number = place / page; number * page < place + bytes; ++number) pages.push_back(number);
   };
   for (const std::size_t index : written.values) {
-    move(all_[index]);
+    if (all_[index].tensor.const_data_ptr() != shown(all_[index], 0)) move(all_[index]);
     add(all_[index].places[0], all_[index].bytes);
   }
   for (const std::size_t index : written.state) {

@@ -9,8 +9,10 @@
 #include <torch/types.h>
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,6 +21,11 @@
 #include "shm/shared_block.h"
 
 namespace lockstep::nn_detail {
+
+// A hash of words, in which no two changes cancel out as easily as in FNV-1a by words (two signs of doubles).
+inline std::uint64_t mixed(std::uint64_t hash, std::uint64_t word) {
+  return (std::rotl(hash, 5) ^ word) * 0x9e3779b97f4a7c15;
+}
 
 struct SharedParameter {
   torch::Tensor tensor;  // the program's
@@ -60,16 +67,18 @@ class SharedParameters {
   // Whether these are the optimizer's parameters still.
   bool are_current() const;
 
-  // What the program has written or moved since the last step, on this rank: parameters, by index. Those that have
-  // another dtype, device or shape throw.
+  // What the program has written since the last step, on this rank: parameters, by index. Those that have another
+  // dtype, device, shape or memory throw.
   struct Written {
     std::vector<std::size_t> values;
     std::vector<std::size_t> state;
-    std::vector<std::size_t> pages;  // that are copies
-    bool any() const { return !values.empty() || !state.empty() || !pages.empty(); }
+    std::map<std::size_t, std::uint64_t> contents;  // of both: a hash by parameter
+    std::vector<std::size_t> pages;                 // that are copies, for this rank alone
+    bool any() const { return !values.empty() || !state.empty(); }
   };
   Written written();
-  bool was_written(std::size_t index, const Written& written) const;
+  // Everything, for parameters that are not in the block yet.
+  Written all() const;
   // The number of steps of the parameter's state; -1: it has none.
   std::int64_t steps_now(std::size_t index) const;
   // Throws if the optimizer cannot step this parameter with the state that it has.
@@ -95,6 +104,7 @@ class SharedParameters {
  private:
   torch::optim::OptimizerParamState* state_of(const SharedParameter& parameter) const;
   std::vector<std::size_t> changed_pages();
+  bool has_changed(const SharedParameter& parameter, std::size_t which, const std::vector<std::size_t>& pages) const;
   bool has_state_elsewhere(const SharedParameter& parameter) const;
   void check_state(const SharedParameter& parameter) const;
   void move(SharedParameter& parameter);

@@ -1,11 +1,16 @@
 // What the ranks agree on: before parameters are shared, and at the first meeting of each step.
+#include <ATen/Dispatch.h>
+#include <ATen/NumericUtils.h>
 #include <ATen/Parallel.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/util/Type.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
-#include <cmath>
+#include <cstring>
 #include <typeinfo>
 #include <utility>
 
@@ -41,9 +46,11 @@ void check_engine(const ProcessGroup& group) {
   TORCH_CHECK_VALUE(engine != nullptr, "SharedStep: the group's backend for the CPU is ",
                     whole->getBackend(torch::kCPU)->getBackendName(),
                     "; expected lockstep, whose ranks share memory. ZeroRedundancyOptimizer works with every backend");
-  TORCH_CHECK_VALUE(engine->shares_memory(),
-                    "SharedStep: the ranks of the group are on several machines; expected all of them on one. "
-                    "ZeroRedundancyOptimizer works between machines, or pass a group of the ranks of each machine");
+  TORCH_CHECK_VALUE(
+      engine->shares_memory(),
+      "SharedStep: the ranks of the group share no memory: they are on several machines, or belong to several "
+      "users; expected all of them on one machine, as one user. "
+      "ZeroRedundancyOptimizer works between machines, or pass a group of the ranks of each machine");
 }
 
 // As many bytes as will be used: values, and the state that these options make. The file has place for more state.
@@ -70,14 +77,28 @@ int owner_of(std::int64_t before, std::int64_t all, int ranks) {
   return static_cast<int>(std::min<std::int64_t>(ranks - 1, before * ranks / std::max<std::int64_t>(all, 1)));
 }
 
-// The first and the middle element. Null: of a dtype that is not looked at.
+// A word for the bits of a few elements: the first, the middle, the last, and some that change with each step, so that
+// elements that are mostly zero (the rows of an embedding) are met in time. Every NaN counts as the same.
 template <typename T>
-void add_samples(const torch::Tensor& flat, double& sum, double& absolute) {
+std::uint64_t hash_of_samples(const torch::Tensor& flat, std::uint64_t step) {
+  constexpr std::uint64_t kMoving = 13;
+  constexpr std::uint64_t kScatter = 0x9e3779b97f4a7c15;  // odd, and without a pattern
   const T* const data = flat.const_data_ptr<T>();
-  for (const std::int64_t i : {std::int64_t{0}, flat.numel() / 2}) {
-    sum += static_cast<double>(data[i]);
-    absolute += std::abs(static_cast<double>(data[i]));
-  }
+  const auto size = static_cast<std::uint64_t>(flat.numel());
+  std::uint64_t hash = 0;
+  const auto add = [&](std::uint64_t index) {
+    std::array<std::uint64_t, 2> words{};
+    static_assert(sizeof(T) <= sizeof(words));
+    if (at::_isnan(data[index])) {
+      words = {1, 1};
+    } else {
+      std::memcpy(words.data(), data + index, sizeof(T));
+    }
+    for (const std::uint64_t word : words) hash = mixed(hash, word);
+  };
+  for (const std::uint64_t index : {std::uint64_t{0}, size / 2, size - 1}) add(index);
+  for (std::uint64_t i = 0; i < kMoving; ++i) add((step * kMoving + i) * kScatter % size);
+  return hash;
 }
 
 }  // namespace
@@ -143,7 +164,7 @@ void SharedStepper::Impl::share_parameters() {
   SharedParameters::Written written;
   const auto place = [&] {
     fresh->place(block, in_front);
-    written = fresh->written();
+    written = fresh->all();
     return fmt::format("state of {} parameters\n", written.state.size());
   };
   check_same_lines(backend_, place, kNeeds);
@@ -165,8 +186,11 @@ void SharedStepper::Impl::share_parameters() {
 // What this rank would do now. Changes nothing, except the versions of the groups' options.
 SharedStepper::Impl::Facts SharedStepper::Impl::look() {
   Facts facts;
+  facts.samples.resize(parameters_->size());
   Fnv1a hash;
   try {
+    TORCH_CHECK_VALUE(!c10::InferenceMode::is_enabled(),
+                      "SharedStep: step() in inference mode; expected it outside of c10::InferenceMode");
     facts.new_parameters = !parameters_->are_current();
     const Groups& groups = optimizer_.param_groups();
     if (facts.new_parameters) hash.add_bytes(SharedParameters::lines(groups));
@@ -179,10 +203,8 @@ SharedStepper::Impl::Facts SharedStepper::Impl::look() {
       groups_[i].hash = options.value();
       hash.add_word(options.value());
     }
-    if (!facts.new_parameters) {
-      facts.written = parameters_->written();
-      look_at_gradients(facts);
-    }
+    facts.written = parameters_->written();
+    if (!facts.new_parameters) look_at_gradients(facts);
   } catch (const std::exception& error) {
     facts.error = plain_text(error);
   }
@@ -190,10 +212,13 @@ SharedStepper::Impl::Facts SharedStepper::Impl::look() {
     hash.add_word(facts.gradients[i].defined() ? 1 : 0);
     hash.add_word(static_cast<std::uint64_t>(parameters_->steps_now(i)));
   }
-  for (const auto* list : {&facts.written.values, &facts.written.state, &facts.written.pages}) {
+  for (const auto* list : {&facts.written.values, &facts.written.state}) {
     for (const std::size_t one : *list) hash.add_word(one);
     hash.add_word(list->size());
   }
+  std::uint64_t contents = 0;
+  for (const auto& [index, word] : facts.written.contents) contents = mixed(mixed(contents, index), word);
+  hash.add_word(contents);
   facts.hash = hash.value();
   return facts;
 }
@@ -219,43 +244,48 @@ void SharedStepper::Impl::look_at_gradients(Facts& facts) const {
       gradient = torch::empty_strided(one.sizes, one.strides, gradient.options()).copy_(gradient);
     flat = gradient.as_strided({one.elements}, {1});
     if (one.elements == 0) continue;
-    if (one.dtype == torch::kFloat) add_samples<float>(flat, facts.sum, facts.absolute);
-    if (one.dtype == torch::kDouble) add_samples<double>(flat, facts.sum, facts.absolute);
+    AT_DISPATCH_ALL_TYPES_AND_COMPLEX_AND2(torch::kHalf, torch::kBFloat16, one.dtype, "SharedStep", [&] {
+      facts.samples[i] = static_cast<std::int64_t>(hash_of_samples<scalar_t>(flat, steps_));
+    });
   }
 }
 
 // The same words on every rank where the ranks are about to do the same.
 std::vector<std::int64_t> SharedStepper::Impl::row_of(const Facts& facts) const {
-  return {static_cast<std::int64_t>(facts.hash),  static_cast<std::int64_t>(steps_),
-          facts.new_parameters ? 1 : 0,           facts.error.empty() ? 0 : 1,
-          std::bit_cast<std::int64_t>(facts.sum), std::bit_cast<std::int64_t>(facts.absolute)};
+  std::vector<std::int64_t> row{static_cast<std::int64_t>(facts.hash), static_cast<std::int64_t>(steps_),
+                                facts.new_parameters ? 1 : 0, facts.error.empty() ? 0 : 1};
+  row.insert(row.end(), facts.samples.begin(), facts.samples.end());
+  return row;
 }
 
 // Throws on every rank if some rank cannot take the step, or would take another one.
 void SharedStepper::Impl::compare(const Facts& facts, const std::vector<std::vector<std::int64_t>>& rows) {
-  constexpr std::size_t kSame = 4;  // words that must be equal
+  const std::size_t begin = rows.front().size() - facts.samples.size();  // of the samples
   const bool same = std::all_of(rows.begin(), rows.end(), [&](const auto& row) {
-    return std::equal(row.begin(), row.begin() + kSame, rows.front().begin());
+    return std::equal(row.begin(), row.begin() + static_cast<std::ptrdiff_t>(begin), rows.front().begin());
   });
   if (!same || !facts.error.empty()) {
     check_same_lines(
         backend_, [&] { return lines(facts); }, kNeeds);
     TORCH_CHECK_VALUE(false, "rank ", backend_.rank(), ": ", kNeeds, " on every rank, but they differ");
   }
-  // Means differ in nothing, or, where a hook computes them on each rank, in their last bits. Gradients that are no
-  // means differ in everything.
-  constexpr double kSimilar = 1e-3;
-  const auto sum = [&](std::size_t rank) { return std::bit_cast<double>(rows[rank][4]); };
-  const auto absolute = [&](std::size_t rank) { return std::bit_cast<double>(rows[rank][5]); };
-  for (std::size_t rank = 1; rank < rows.size(); ++rank) {
-    const bool finite = std::isfinite(sum(rank)) && std::isfinite(sum(0));
-    const double bound = kSimilar * std::max(absolute(rank), absolute(0));
-    const bool similar =
-        finite ? std::abs(sum(rank) - sum(0)) <= bound : std::isfinite(sum(rank)) == std::isfinite(sum(0));
-    TORCH_CHECK_VALUE(similar, "rank ", backend_.rank(), ": SharedStep: the gradients of rank 0 and rank ", rank,
-                      " differ. Every rank needs the mean: run the last backward pass before step() through "
-                      "DistributedDataParallel and outside of no_sync()");
+  std::string first;
+  std::size_t parameters = 0;  // whose gradients differ
+  for (std::size_t i = 0; i < facts.samples.size(); ++i) {
+    std::vector<std::size_t> others;
+    for (std::size_t rank = 1; rank < rows.size(); ++rank) {
+      if (rows[rank][begin + i] != rows.front()[begin + i]) others.push_back(rank);
+    }
+    if (others.empty()) continue;
+    if (parameters++ > 0) continue;
+    first = fmt::format("the gradient of {} on rank(s) {} differs from that of rank 0", (*parameters_)[i].name(),
+                        fmt::join(others, ", "));
   }
+  TORCH_CHECK_VALUE(parameters == 0, "rank ", backend_.rank(), ": SharedStep: ", first, " (", parameters, " of ",
+                    facts.samples.size(),
+                    " gradients differ). Every rank needs the same mean, bit for bit: run the last backward pass "
+                    "before step() through DistributedDataParallel and outside of no_sync(), and change gradients on "
+                    "all ranks alike");
 }
 
 std::string SharedStepper::Impl::lines(const Facts& facts) const {
@@ -263,11 +293,17 @@ std::string SharedStepper::Impl::lines(const Facts& facts) const {
   std::string text = fmt::format("step {}\n", steps_ + 1);
   const Groups& groups = optimizer_.param_groups();
   for (std::size_t i = 0; i < groups.size(); ++i) text += fmt::format("group {}:{}\n", i, text_of(groups[i].options()));
-  if (facts.new_parameters) return text + SharedParameters::lines(groups);
+  if (facts.new_parameters) text += SharedParameters::lines(groups);
   for (std::size_t i = 0; i < parameters_->size(); ++i) {
-    text += fmt::format("{}: {} gradient, {} steps, {} since the last step\n", (*parameters_)[i].name(),
-                        facts.gradients[i].defined() ? "a" : "no", parameters_->steps_now(i),
-                        parameters_->was_written(i, facts.written) ? "written" : "not written");
+    text += (*parameters_)[i].name() + ':';
+    if (!facts.new_parameters) {
+      text +=
+          fmt::format(" {} gradient, {} steps,", facts.gradients[i].defined() ? "a" : "no", parameters_->steps_now(i));
+    }
+    const auto written = facts.written.contents.find(i);
+    text += written == facts.written.contents.end()
+                ? " not written since the last step\n"
+                : fmt::format(" written since the last step, contents {:016x}\n", written->second);
   }
   return text;
 }

@@ -17,7 +17,7 @@
 namespace lockstep::nn_detail {
 namespace {
 
-// How long a rank waits, after a death, for what others still do of the step.
+// How long a rank waits, after a death, while nobody does anything of the step.
 constexpr auto kRepairTime = std::chrono::seconds(5);
 
 }  // namespace
@@ -44,7 +44,12 @@ void SharedStepper::Impl::step() {
   if (const auto rows = meet(row_of(facts))) {
     compare(facts, *rows);
     if (facts.new_parameters) {
-      share_parameters();
+      try {
+        share_parameters();
+      } catch (const BackendError&) {  // other exceptions are those of ranks that disagree
+        broken_ = std::current_exception();
+        end_broken(fmt::format("nothing has changed: parameters are whole, as after step {}", steps_));
+      }
       return step();
     }
     if (facts.written.any()) {
@@ -55,7 +60,7 @@ void SharedStepper::Impl::step() {
   if (broken_ ? record_->abandon(number) : !record_->begin(number)) {
     end_broken(fmt::format("nothing has changed: parameters are whole, as after step {}", steps_));
   }
-  if (facts.written.any()) parameters_->take(facts.written);
+  if (facts.written.any() || !facts.written.pages.empty()) parameters_->take(facts.written);
   gradients_ = std::move(facts.gradients);
   step_own_tiles(number);
   const bool failed = record_->has_failed(backend_.rank(), number);
@@ -116,24 +121,30 @@ void SharedStepper::Impl::end_broken(const std::string& state) {
 
 void SharedStepper::Impl::step_own_tiles(std::uint64_t number) {
   const int me = backend_.rank();
-  const auto first = std::find_if(tiles_.begin(), tiles_.end(), [&](const Tile& tile) { return tile.owner == me; });
-  const auto end = std::find_if(first, tiles_.end(), [&](const Tile& tile) { return tile.owner != me; });
-  const auto begin_index = static_cast<std::size_t>(first - tiles_.begin());
-  const auto count = static_cast<std::int64_t>(end - first);
-  const std::int64_t lanes = std::min<std::int64_t>({at::get_num_threads(), lanes_, std::max<std::int64_t>(count, 1)});
+  std::vector<std::size_t> own;
+  for (std::size_t i = 0; i < tiles_.size(); ++i) {
+    if (tiles_[i].owner == me) own.push_back(i);
+  }
   try {
-    at::parallel_for(0, lanes, 1, [&](std::int64_t from, std::int64_t to) {
-      const torch::NoGradGuard no_grad;
-      for (std::int64_t lane = from; lane < to; ++lane) {
-        for (std::int64_t i = count * lane / lanes; i < count * (lane + 1) / lanes; ++i)
-          step_tile(begin_index + static_cast<std::size_t>(i), number, me, static_cast<int>(lane));
-      }
-    });
+    step_tiles(own, number, me);
     record_->set_done(me, number);
   } catch (const std::exception& error) {
     log::warning(fmt::format("SharedStep, rank {}: a part of the step failed: {}", me, plain_text(error)));
     record_->set_failed(me, number);
   }
+}
+
+// With the undo places of rank `place_of`, one for each lane.
+void SharedStepper::Impl::step_tiles(const std::vector<std::size_t>& indices, std::uint64_t number, int place_of) {
+  const auto count = static_cast<std::int64_t>(indices.size());
+  const std::int64_t lanes = std::min<std::int64_t>({at::get_num_threads(), lanes_, std::max<std::int64_t>(count, 1)});
+  at::parallel_for(0, lanes, 1, [&](std::int64_t from, std::int64_t to) {
+    const torch::NoGradGuard no_grad;
+    for (std::int64_t lane = from; lane < to; ++lane) {
+      for (std::int64_t i = count * lane / lanes; i < count * (lane + 1) / lanes; ++i)
+        step_tile(indices[static_cast<std::size_t>(i)], number, place_of, static_cast<int>(lane));
+    }
+  });
 }
 
 std::byte* SharedStepper::Impl::undo_place(int rank, int lane) const {
@@ -216,15 +227,15 @@ void SharedStepper::Impl::show_step() {
 }
 
 // After a meeting that has failed, or a rank that has: waits until the step is done by all, and does the part of ranks
-// that will not do it. False: it could not be finished.
+// that will not do it. False, on every rank: it could not be finished.
 bool SharedStepper::Impl::repair(std::uint64_t number) {
-  const auto until = std::chrono::steady_clock::now() + kRepairTime;
+  auto until = std::chrono::steady_clock::now() + kRepairTime;
+  std::uint64_t progress = record_->progress(tiles_.size());
   const auto will_not = [&](int rank) {
     return parameters_->block().is_gone(rank) || record_->has_failed(rank, number);
   };
-  bool all_done = false;
-  while (!all_done) {
-    all_done = true;
+  while (true) {
+    bool all_done = true;
     for (int rank = 0; rank < backend_.world_size(); ++rank) {
       if (record_->is_done(rank, number)) continue;
       if (will_not(rank)) {
@@ -236,38 +247,45 @@ bool SharedStepper::Impl::repair(std::uint64_t number) {
           } catch (const std::exception& error) {
             log::warning(fmt::format("SharedStep, rank {}: the step of rank {} cannot be finished: {}", backend_.rank(),
                                      rank, plain_text(error)));
-            return false;
+            return record_->finish(number, false);
           }
         }
       }
       all_done = all_done && record_->is_done(rank, number);
     }
-    if (all_done) break;
-    if (std::chrono::steady_clock::now() > until) return false;
+    if (all_done) return record_->finish(number, true);
+    if (record_->is_given_up(number)) return false;
+    const auto now = std::chrono::steady_clock::now();
+    if (const std::uint64_t seen = record_->progress(tiles_.size()); seen != progress) {
+      progress = seen;
+      until = now + kRepairTime;
+    }
+    if (now > until) return record_->finish(number, false);
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  return true;
 }
 
 void SharedStepper::Impl::repair_rank(int rank, std::uint64_t number) {
   const torch::NoGradGuard no_grad;
-  for (const bool begun : {true, false}) {  // those that are begun first: the others need an undo place
-    for (std::size_t i = 0; i < tiles_.size(); ++i) {
-      Tile& tile = tiles_[i];
-      if (tile.owner != rank) continue;
-      int lane = 0;
-      const StepRecord::Tile now = record_->tile(i, number, lane);
-      if (now == StepRecord::Tile::kDone || (now == StepRecord::Tile::kBegun) != begun) continue;
-      if (begun) {
-        TORCH_CHECK(options_.undo, "it was changing ", (*parameters_)[tile.parameter].name(), ", without an undo copy");
-        for_each_part(tile, undo_place(rank, lane), [](std::byte* data, const std::byte* from, std::size_t bytes) {
-          std::memcpy(data, from, bytes);
-        });
-      }
-      tile.optimizer.reset();  // an attempt may have counted its step
-      step_tile(i, number, rank, lane);
+  std::vector<std::size_t> rest;
+  for (std::size_t i = 0; i < tiles_.size(); ++i) {
+    Tile& tile = tiles_[i];
+    if (tile.owner != rank) continue;
+    int lane = 0;
+    const StepRecord::Tile now = record_->tile(i, number, lane);
+    if (now == StepRecord::Tile::kDone) continue;
+    tile.optimizer.reset();  // an attempt may have counted its step
+    if (now == StepRecord::Tile::kAsBefore) {
+      rest.push_back(i);
+      continue;
     }
+    // Those that are begun come first, as the others need their undo places.
+    TORCH_CHECK(options_.undo, "it was changing ", (*parameters_)[tile.parameter].name(), ", without an undo copy");
+    for_each_part(tile, undo_place(rank, lane),
+                  [](std::byte* data, const std::byte* from, std::size_t bytes) { std::memcpy(data, from, bytes); });
+    step_tile(i, number, rank, lane);
   }
+  step_tiles(rest, number, rank);
   record_->set_done(rank, number);
 }
 

@@ -49,8 +49,7 @@ class SharedStepper::Impl {
     bool new_parameters = false;  // groups or parameters were added or replaced
     SharedParameters::Written written;
     std::vector<torch::Tensor> gradients;  // by parameter, flat, in the order of its elements; undefined: none
-    double sum = 0;                        // of a few elements of each gradient
-    double absolute = 0;
+    std::vector<std::int64_t> samples;     // by parameter: a hash of a few elements of its gradient
     std::uint64_t hash = 0;
   };
 
@@ -65,6 +64,7 @@ class SharedStepper::Impl {
   // shared_stepper.cpp
   std::optional<std::vector<std::vector<std::int64_t>>> meet(const std::vector<std::int64_t>& row);
   void step_own_tiles(std::uint64_t number);
+  void step_tiles(const std::vector<std::size_t>& indices, std::uint64_t number, int place_of);
   void step_tile(std::size_t index, std::uint64_t number, int place_of, int lane);
   void prepare(Tile& tile) const;
   std::byte* undo_place(int rank, int lane) const;

@@ -30,8 +30,8 @@ class StepRecord {
         tiles_(reinterpret_cast<std::atomic<std::uint64_t>*>(memory + bytes(ranks, 0))) {}
 
   // Whether step `number` is to be done, by the word of the rank that came first.
-  bool begin(std::uint64_t number) { return decide(2 * number) == 2 * number; }
-  bool abandon(std::uint64_t number) { return decide(2 * number + 1) != 2 * number; }
+  bool begin(std::uint64_t number) { return decide(lines_[0].done, 2 * number) == 2 * number; }
+  bool abandon(std::uint64_t number) { return decide(lines_[0].done, 2 * number + 1) != 2 * number; }
 
   // A rank has done its part of the step; it cannot go on with it.
   void set_done(int rank, std::uint64_t number) { line(rank).done.store(number, std::memory_order_release); }
@@ -43,7 +43,22 @@ class StepRecord {
     return line(rank).failed.load(std::memory_order_acquire) == number;
   }
 
-  // Who does the rest of a rank's part in its place: -1: nobody yet. take_over() succeeds for one rank.
+  // Whether a step that was begun counts as finished, by the word of the rank that came first: a rank that saw all
+  // others done, or one that gave up waiting. So a rank that is slow cannot finish it for itself alone.
+  bool finish(std::uint64_t number, bool whole) {
+    return decide(lines_[0].failed, 2 * number + (whole ? 0 : 1)) == 2 * number;
+  }
+  bool is_given_up(std::uint64_t number) const {
+    return lines_[0].failed.load(std::memory_order_acquire) == 2 * number + 1;
+  }
+  // Another value after ranks have begun or ended some of the first `tiles` tiles.
+  std::uint64_t progress(std::size_t tiles) const {
+    std::uint64_t sum = 0;
+    for (std::size_t i = 0; i < tiles; ++i) sum += tiles_[i].load(std::memory_order_relaxed);
+    return sum;
+  }
+
+  // Who does the rest of a rank's part in its place, or -1 where nobody does yet. take_over() succeeds for one rank.
   int repairer(int rank, std::uint64_t number) const {
     const std::uint64_t word = line(rank).repairer.load(std::memory_order_acquire);
     return word >> 16 == number ? static_cast<int>(word & 0xffff) : -1;
@@ -73,14 +88,13 @@ class StepRecord {
 
  private:
   struct alignas(64) Line {
-    std::atomic<std::uint64_t> done;  // in the first line: the decision
-    std::atomic<std::uint64_t> failed;
+    std::atomic<std::uint64_t> done;    // in the first line: the decision that it begins
+    std::atomic<std::uint64_t> failed;  // in the first line: the decision that it is finished
     std::atomic<std::uint64_t> repairer;
   };
 
   Line& line(int rank) const { return lines_[1 + rank]; }
-  std::uint64_t decide(std::uint64_t wish) {
-    std::atomic<std::uint64_t>& word = lines_[0].done;
+  static std::uint64_t decide(std::atomic<std::uint64_t>& word, std::uint64_t wish) {
     std::uint64_t now = word.load(std::memory_order_acquire);
     while (now / 2 < wish / 2) {
       if (word.compare_exchange_weak(now, wish, std::memory_order_acq_rel)) return wish;
