@@ -232,7 +232,10 @@ ProcessGroupGuard::~ProcessGroupGuard() {
       // An exception that follows from another rank's failure is not the first failure. If the claim fails, the
       // launcher's report may name another rank; nothing else depends on it.
       if (!world.has_failed()) static_cast<void>(launch::claim_first_failure(rank_));
-      abort_process_group(fmt::format("rank {} left by an exception of its own; its output says which", rank_),
+      const int now = world.handle()->getRank();  // reconfigure() may have given another number
+      const std::string who =
+          now == rank_ ? fmt::format("rank {}", now) : fmt::format("rank {} (rank {} at the start)", now, rank_);
+      abort_process_group(fmt::format("{} left by an exception of its own; its output says which", who),
                           world.handle());
     }
     destroy_process_group();
