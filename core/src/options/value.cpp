@@ -158,8 +158,10 @@ struct Describer {
   }
   template <typename T>
   std::string operator()(std::vector<T>*) const {
-    return std::is_integral_v<T> ? fmt::format("a list of whole numbers{} such as [0, 2]", limits(key))
-                                 : fmt::format("a list of numbers{} such as [0.5, 1]", limits(key));
+    const double first = std::max(0.0, key.least());
+    return std::is_integral_v<T>
+               ? fmt::format("a list of whole numbers{} such as [{}, {}]", limits(key), first, first + 2)
+               : fmt::format("a list of numbers{} such as [0.5, 1]", limits(key));
   }
   template <typename T>
   std::string operator()(std::optional<T>*) const {

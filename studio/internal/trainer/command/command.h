@@ -22,6 +22,7 @@ inline constexpr const char* kProfileName = "profile.json";
 inline constexpr const char* kSummaryName = "tensorboard";
 inline constexpr const char* kCheckpointsName = "checkpoints";
 inline constexpr const char* kModelName = "model.safetensors";
+inline constexpr const char* kEarlierModelName = "earlier-model.safetensors";  // of a training before
 
 struct TrainCommandOptions {
   bool dry_run = false;

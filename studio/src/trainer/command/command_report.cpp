@@ -127,6 +127,18 @@ void TrainCommandReport::start(std::int64_t first_epoch, std::int64_t first_step
   summary_.purge(first_step == 0 ? 0 : first_step + 1);
 }
 
+// The folder would otherwise offer a model of another training until this one has written its own, which without
+// checkpoints never happens.
+void TrainCommandReport::set_model_aside() const {
+  const std::filesystem::path model = folder_ / kModelName;
+  std::error_code error;
+  std::filesystem::rename(model, folder_ / kEarlierModelName, error);
+  if (error && error != std::errc::no_such_file_or_directory) {
+    log::warning(fmt::format("{} stays, and is an earlier training's: cannot rename it: {}", printable(model.native()),
+                             error.message()));
+  }
+}
+
 // `first`: this run's first step of the epoch. A run that was resumed in mid-epoch has fewer steps than the epoch.
 // Those that are left are counted, because those before may have been steps of another number of ranks.
 void TrainCommandReport::begin_epoch(const StepReport& first) {
@@ -136,6 +148,7 @@ void TrainCommandReport::begin_epoch(const StepReport& first) {
 
 void TrainCommandReport::step(const StepReport& step) {
   if (!shows_) return;
+  if (!started_ && step.step == 1) set_model_aside();
   start(step.epoch, step.step - 1);
   if (step.epoch != epoch_) begin_epoch(step);
   epoch_ = step.epoch;
@@ -287,7 +300,7 @@ void TrainCommandReport::print_end(const TrainingResult& result) {
   }
 }
 
-// The file may be an earlier training's, unless this one has judged or ended an epoch.
+// The file may be an earlier training's, unless this one has judged or ended an epoch: it may have made no step.
 void TrainCommandReport::print_model(const TrainingResult& result) {
   const std::filesystem::path file = folder_ / kModelName;
   std::error_code ignored;

@@ -43,6 +43,8 @@ class TrainCommandReport {
   void print(const std::string& line);
   // Logs the start of the run; later calls do nothing.
   void start(std::int64_t first_epoch, std::int64_t first_step);
+  // Renames the file of an earlier training's model, before the first step of this one is logged.
+  void set_model_aside() const;
   void begin_epoch(const StepReport& first);
   void step(const StepReport& step);
   void epoch(const EpochReport& epoch);

@@ -10,6 +10,7 @@
 
 #include "base/printable.h"
 #include "lockstep/c10d/process_groups.h"
+#include "lockstep/image/folder_index.h"
 #include "lockstep/nn/fast_batch_norm.h"
 #include "lockstep/nn/fast_convolution.h"
 #include "lockstep/trainer/trainer.h"
@@ -130,6 +131,11 @@ int evaluate(EvaluateCommandOptions& o, options::Table& table) {
   const TrainedModel file = open_model(o.model, o.training, table);
   TrainCommandOptions& training = o.training;
   if (const Status wrong = check_use_of_model(training); !wrong.ok()) return options::fail(wrong);
+  std::vector<std::string> inputs{file.path, o.data};
+  if (auto pictures = data::list_pictures(o.data); pictures.ok()) {
+    inputs.insert(inputs.end(), pictures->begin(), pictures->end());
+  }
+  if (const Status wrong = check_output_path(o.output, inputs); !wrong.ok()) return options::fail(wrong);
   training.test = o.data;
   training.save = false;
   const CudaSupport cuda = find_cuda(training);

@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <charconv>
+#include <set>
 #include <sstream>
 #include <stdexcept>
 #include <utility>
 
 #include "base/printable.h"
+#include "c10d/backend/group_errors.h"
 #include "lockstep/checkpoint/errors.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/tensor_file.h"
@@ -35,17 +38,62 @@ std::string config_text(TrainCommandOptions options) {
   return text;
 }
 
-std::vector<std::int64_t> numbers_of(const std::string& text) {
-  std::istringstream words(text);
-  std::vector<std::int64_t> numbers;
-  for (std::int64_t number = 0; words >> number;) numbers.push_back(number);
-  return numbers;
-}
-
 [[noreturn]] void refuse(const std::string& why) {
   throw std::runtime_error(
       fmt::format("{}; expected the file {} that `lockstep train` writes into the folder of a run, or this folder", why,
                   kModelName));
+}
+
+// The sizes of a sample, [channels, height, width], with the crops in front where there are any.
+std::vector<std::int64_t> sizes_of(const TrainedModel& model, const char* entry) {
+  constexpr std::int64_t kMostValues = std::int64_t{1} << 28;  // 1 GiB; the largest pictures have some millions
+  const std::string& text = model.metadata.at(entry);
+  std::istringstream words(text);
+  std::vector<std::int64_t> sizes;
+  std::int64_t values = 1;
+  bool good = true;
+  for (std::string word; good && words >> word;) {
+    std::int64_t size = 0;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), size);
+    good = error == std::errc() && end == word.data() + word.size() && size >= 1 && size <= kMostValues / values;
+    values *= good ? size : 1;
+    sizes.push_back(size);
+  }
+  if (good && (sizes.size() == 3 || sizes.size() == 4)) return sizes;
+  refuse(fmt::format("{}: {} is '{}', expected three or four sizes such as '3 224 224', of at most {} values",
+                     printable(model.path), entry, printable(text.substr(0, 80)), kMostValues));
+}
+
+std::vector<std::string> classes_of(const TrainedModel& model) {
+  std::vector<std::string> classes;
+  std::set<std::string> seen;
+  std::istringstream lines(model.metadata.at(kModelClasses));
+  for (std::string name; std::getline(lines, name);) {
+    const char* fault = name.empty()                ? "is empty"
+                        : printable(name) != name   ? "has characters that are not printable"
+                        : !seen.insert(name).second ? "has the name of another"
+                                                    : nullptr;
+    if (fault != nullptr) {
+      refuse(fmt::format("{}: {}: class {}, '{}', {}", printable(model.path), kModelClasses, classes.size(),
+                         printable(name.substr(0, 80)), fault));
+    }
+    classes.push_back(name);
+  }
+  if (classes.empty()) refuse(fmt::format("{}: {} has no class", printable(model.path), kModelClasses));
+  return classes;
+}
+
+// load_state_dict() converts, but whole numbers in the place of others are not a training's weights.
+void check_dtypes(const torch::nn::Module& model, const checkpoint::StateDict& saved) {
+  const auto kind = [](torch::ScalarType dtype) {
+    return c10::isFloatingType(dtype) ? 0 : c10::isComplexType(dtype) ? 1 : 2;
+  };
+  for (const auto& entry : checkpoint::state_dict(model)) {
+    const torch::Tensor* found = saved.find(entry.key());
+    if (found == nullptr || kind(found->scalar_type()) == kind(entry->scalar_type())) continue;
+    throw std::runtime_error(fmt::format("{} is {} in the file, and {} in the model", printable(entry.key()),
+                                         c10::toString(found->scalar_type()), c10::toString(entry->scalar_type())));
+  }
 }
 
 }  // namespace
@@ -83,27 +131,24 @@ TrainedModel read_trained_model(const fs::path& path) {
   declare_model_file(model.options, schema);
   schema.set_text(model.metadata[kConfig]);
   if (const Status read = schema.read({.file = model.path}); !read.ok()) throw std::runtime_error(read.message());
-  std::istringstream lines(model.metadata[kModelClasses]);
-  for (std::string name; std::getline(lines, name);) model.classes.push_back(name);
-  model.input = numbers_of(model.metadata[kInput]);
-  model.training_input = numbers_of(model.metadata[kTrainingInput]);
-  if (model.classes.empty() || model.input.size() < 3 || model.training_input.size() < 3) {
-    refuse(fmt::format("{} has no classes, or no shape of a sample", printable(model.path)));
-  }
+  model.classes = classes_of(model);
+  model.input = sizes_of(model, kInput);
+  model.training_input = sizes_of(model, kTrainingInput);
   return model;
 }
 
 TrainCommandModel make_trained_model(const TrainedModel& file, const TrainCommandOptions& options) {
   TrainCommandData data;
   data.classes = file.classes;
-  TrainCommandModel made = make_model(options, data, torch::zeros(file.training_input));
   try {
+    TrainCommandModel made = make_model(options, data, torch::zeros(file.training_input));
+    check_dtypes(*made.model, file.state);
     checkpoint::load_state_dict(*made.model, file.state);
-  } catch (const checkpoint::CheckpointError& error) {
-    throw std::runtime_error(fmt::format("{}: {}", printable(file.path), error.what()));
+    made.model->eval();
+    return made;
+  } catch (const std::exception& error) {
+    throw std::runtime_error(fmt::format("{}: {}", printable(file.path), plain_text(error)));
   }
-  made.model->eval();
-  return made;
 }
 
 }  // namespace lockstep::trainer_detail

@@ -19,6 +19,7 @@
 #include "base/arithmetic.h"
 #include "base/printable.h"
 #include "lockstep/base/log.h"
+#include "lockstep/c10d/collectives.h"
 #include "lockstep/c10d/objects.h"
 #include "lockstep/c10d/process_groups.h"
 #include "lockstep/image/folder_index.h"
@@ -125,13 +126,14 @@ class Rows {
     if (options_.format == ResultFormat::kJson) {
       nlohmann::ordered_json json{{"picture", path}, {"predictions", nlohmann::ordered_json::array()}};
       for (std::int64_t k = 0; k < options_.top_k; ++k) {
-        json["predictions"].push_back({{"class", class_name(classes_, classes[k])}, {"probability", probabilities[k]}});
+        json["predictions"].push_back({{"class", class_name(classes_, classes[k])},
+                                       {"probability", std::stod(probability_text(probabilities[k]))}});
       }
       return text_of(json);
     }
     std::string line = csv_field(path);
     for (std::int64_t k = 0; k < options_.top_k; ++k)
-      line += fmt::format(",{},{}", csv_field(class_name(classes_, classes[k])), probabilities[k]);
+      line += fmt::format(",{},{}", csv_field(class_name(classes_, classes[k])), probability_text(probabilities[k]));
     return line + ",\n";
   }
   std::string bad(const std::string& path, const std::string& reason) const {
@@ -141,6 +143,8 @@ class Rows {
   }
 
  private:
+  // Digits behind the sixth depend on the batch in which the picture lies.
+  static std::string probability_text(float probability) { return fmt::format("{:.6g}", probability); }
   static std::string text_of(const nlohmann::ordered_json& json) {
     return json.dump(-1, ' ', /*ensure_ascii=*/false, nlohmann::ordered_json::error_handler_t::replace);
   }
@@ -175,7 +179,7 @@ class Predictor {
       // Of equal scores the lower class comes first, as in the evaluation.
       classes = std::get<1>(scores.sort(/*stable=*/true, 1, /*descending=*/true)).narrow(1, 0, top_k_).contiguous();
       probabilities = scores.softmax(1).gather(1, classes).contiguous();
-      broken = scores.isnan().any(1);
+      broken = scores.softmax(1).isnan().any(1);
     }
     BatchRows made;
     made.indices = batch.indices;
@@ -184,7 +188,7 @@ class Predictor {
       const std::string& path = list.path(batch.indices[i]);
       std::string reason = batch.reasons[i];
       const std::int64_t at = reason.empty() ? row++ : 0;
-      if (reason.empty() && broken[at].item<bool>()) reason = "the model's scores are NaN";
+      if (reason.empty() && broken[at].item<bool>()) reason = "the model's scores are NaN or infinite";
       made.bad += reason.empty() ? 0 : 1;
       made.rows.push_back(reason.empty() ? rows_.good(path, classes.const_data_ptr<std::int64_t>() + at * top_k_,
                                                       probabilities.const_data_ptr<float>() + at * top_k_)
@@ -237,6 +241,18 @@ Result<std::vector<std::string>> paths_of(const PredictCommandOptions& options) 
     return Status(ErrorCode::kNotFound, fmt::format("--list: {} has no line", printable(options.list)));
   }
   return paths;
+}
+
+Status check_list(const PredictCommandOptions& options) {
+  std::error_code ignored;
+  if (get_world_size() == 1 || !std::filesystem::exists(options.list, ignored) ||
+      std::filesystem::is_regular_file(options.list, ignored)) {
+    return {};
+  }
+  return {ErrorCode::kInvalidArgument,
+          fmt::format("--list: {} is no regular file, so {} processes cannot each read all of it; give a file, or use "
+                      "one process",
+                      printable(options.list), get_world_size())};
 }
 
 data::Compose prediction_transforms(const TrainCommandOptions& training) {
@@ -303,10 +319,14 @@ int predict(PredictCommandOptions& o, options::Table& table) {
   const TrainedModel file = open_model(o.model, o.training, table);
   const TrainCommandOptions& training = o.training;
   if (const Status wrong = check_prediction(file, training); !wrong.ok()) return options::fail(wrong);
-  const Result<std::vector<std::string>> paths = paths_of(o);
-  if (!paths.ok()) return options::fail(paths.status());
   const CudaSupport cuda = find_cuda(training);
   const ProcessGroupGuard group;
+  if (const Status wrong = check_list(o); !wrong.ok()) return options::fail(wrong);
+  const Result<std::vector<std::string>> paths = paths_of(o);
+  if (!paths.ok()) return options::fail(paths.status());
+  for (const auto& inputs : {paths.value(), std::vector<std::string>{file.path, o.list}}) {
+    if (const Status wrong = check_output_path(o.output, inputs); !wrong.ok()) return options::fail(wrong);
+  }
   const torch::Device device = device_of(training, cuda);
   TrainCommandModel model = make_trained_model(file, training);
   if (const Status wrong = check_top_k(o.top_k, model.num_classes); !wrong.ok()) return options::fail(wrong);
@@ -327,10 +347,13 @@ int predict(PredictCommandOptions& o, options::Table& table) {
     out->write(rows.head());
   }
   const std::int64_t bad = write_rows(*list, loader, predictor, rows, out);
-  if (!out) return bad > 0 ? EXIT_FAILURE : EXIT_SUCCESS;
-  out->write(rows.tail());
-  out->close();
-  if (bad == 0) return EXIT_SUCCESS;
+  if (out) {
+    out->write(rows.tail());
+    out->close();
+  }
+  // `lockstep run` ends rank 0 once another rank has ended with an error, so none ends before the file is complete.
+  barrier();
+  if (!out || bad == 0) return EXIT_SUCCESS;
   std::fprintf(stderr, "lockstep: %lld of %lld pictures have no prediction; their rows say why\n",
                static_cast<long long>(bad), static_cast<long long>(list->size()));
   return EXIT_FAILURE;

@@ -4,9 +4,11 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
 #include <stdexcept>
 #include <utility>
 
+#include "base/printable.h"
 #include "c10d/backend/group_errors.h"
 
 namespace lockstep::trainer_detail {
@@ -27,6 +29,22 @@ Status check_top_k(std::int64_t top_k, std::int64_t num_classes) {
   if (top_k <= num_classes) return {};
   return {ErrorCode::kInvalidArgument,
           fmt::format("--top-k: {} is more than the model's {} classes", top_k, num_classes)};
+}
+
+Status check_output_path(const std::string& output, const std::vector<std::string>& inputs) {
+  if (output.empty()) return {};
+  // AtomicFile replaces both.
+  for (const std::string& path : {output, output + std::string(AtomicFile::kTemporarySuffix)}) {
+    std::error_code ignored;
+    if (!std::filesystem::exists(path, ignored)) continue;
+    for (const std::string& input : inputs) {
+      if (!std::filesystem::equivalent(path, input, ignored)) continue;
+      return {ErrorCode::kInvalidArgument,
+              fmt::format("--output: {} would replace {}, which the command reads; give another name",
+                          printable(output), printable(input))};
+    }
+  }
+  return {};
 }
 
 std::string class_name(const std::vector<std::string>& classes, std::int64_t number) {

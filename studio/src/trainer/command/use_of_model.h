@@ -20,6 +20,9 @@ TrainedModel open_model(const std::string& path, TrainCommandOptions& training, 
 // Whether the model has so many classes.
 Status check_top_k(std::int64_t top_k, std::int64_t num_classes);
 
+// Whether the file of --output is none of these files. Empty paths are none.
+Status check_output_path(const std::string& output, const std::vector<std::string>& inputs);
+
 // The name of a class. A model may have more classes than the data of its training.
 std::string class_name(const std::vector<std::string>& classes, std::int64_t number);
 
