@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -152,6 +153,33 @@ TEST_F(UseOfModelMulti, APictureThatCannotBeReadIsARowWithTheReason) {
   const Finished told = run(words);
   expect_in(told.out, {"\"" + scratch_.path("text, no picture.jpg") + "\",,,,,,,"});
   expect_in(told.err, {"4 of 6 pictures have no prediction"});
+  checkpoint::TensorFile file = checkpoint::read_tensor_file(model_);
+  for (auto& [name, tensor] : file.tensors) {
+    if (name.ends_with(".bias")) tensor.fill_(INFINITY);
+  }
+  checkpoint::write_tensor_file(model_, file);
+  expect_in(written({"predict", model_, good}, 1, 1), {good + ",,,the model's scores are NaN or infinite\n"});
+}
+
+TEST_F(UseOfModelMulti, NeverWritesOverWhatItReads) {
+  train_small({"--epochs", "1"});
+  const std::string picture = test_ + "/square/24.ppm";
+  const std::string link = scratch_.path("link");
+  std::filesystem::create_symlink(picture, link);
+  const std::string bytes = read_file(picture);
+  expect_refused({"predict", model_, test_, "--output", link}, 2,
+                 {"--output: " + link + " would replace " + picture + ", which the command reads"});
+  expect_refused({"evaluate", model_, "--data", test_, "--output", model_}, 2, {"would replace " + model_});
+  EXPECT_EQ(read_file(picture), bytes);
+}
+
+// Such as after checkpoint.save: false, whose training writes none.
+TEST_F(UseOfModelMulti, ANewTrainingSetsTheModelAside) {
+  train_small({"--epochs", "1"});
+  const std::string bytes = read_file(model_);
+  train_small({"--epochs", "1", "--no-save"});
+  EXPECT_FALSE(std::filesystem::exists(model_));
+  EXPECT_EQ(read_file(scratch_.path("run/earlier-model.safetensors")), bytes);
 }
 
 // A resumed training goes on with the file. As the weights of another training it tells the names of its classes.
@@ -194,6 +222,18 @@ TEST_F(UseOfModelMulti, RefusesFilesThatAreNoModel) {
   file.tensors["body.9.weight"] = file.tensors["body.1.weight"];
   checkpoint::write_tensor_file(scratch_.path("other.safetensors"), file);
   expect_refused({"predict", scratch_.path("other.safetensors"), test_}, 1, {"other.safetensors: ", "body.9.weight"});
+  file.tensors.erase("body.9.weight");
+  file.tensors["body.1.weight"] = file.tensors["body.1.weight"].to(torch::kInt);
+  checkpoint::write_tensor_file(scratch_.path("other.safetensors"), file);
+  expect_refused({"predict", scratch_.path("other.safetensors"), test_}, 1,
+                 {"other.safetensors: body.1.weight is Int in the file, and Float in the model"});
+  file.metadata["lockstep.input"] = "3 32 32 32 1";
+  checkpoint::write_tensor_file(scratch_.path("other.safetensors"), file);
+  expect_refused({"predict", scratch_.path("other.safetensors"), test_}, 1, {"lockstep.input is '3 32 32 32 1'"});
+  file.metadata["lockstep.input"] = "3 32 32";
+  file.metadata["lockstep.classes"] = "circle\ncross\ncross\n";
+  checkpoint::write_tensor_file(scratch_.path("other.safetensors"), file);
+  expect_refused({"predict", scratch_.path("other.safetensors"), test_}, 1, {"class 2, 'cross', has the name of"});
   // Such as the path of a shared object, which only the command line may give.
   file.metadata["lockstep.config"] = "model:\n  shared_object: code.so\n";
   checkpoint::write_tensor_file(scratch_.path("other.safetensors"), file);
