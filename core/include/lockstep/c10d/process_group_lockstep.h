@@ -209,7 +209,7 @@ class ProcessGroupLockstep : public GroupBackend {
   c10d::ReconfigureHandle get_reconfigure_handle() const override;
   // Collective over the members: all give the same options. A vector of handles gives rank r to handle r; a set keeps
   // the order of the earlier ranks. Operations under way first end with kAborted. So do later uses of this library's
-  // own groups beside this one, such as that of a lockstep::DistributedDataParallel that was made before. What uses
+  // own groups beside this one, such as the group of an earlier lockstep::DistributedDataParallel. What uses
   // this object itself (PyTorch's own DistributedDataParallel does) goes on with the new members. Blocks until the
   // group is made; the Work is done. The memory of the group's tensors stays valid. One call at a time.
   //

@@ -1,5 +1,5 @@
-// Going on without a restart: the processes that live form the world, or a group, anew, without those that have died
-// and with those that have come.
+// Going on without a restart: after a death the living processes form the world, or a group, anew. Dead processes are
+// left out, and new processes may be added.
 //
 //   init_process_group("", {.enable_reconfigure = true});
 //   bool go_on = true;  // no rank was lost since the model was wrapped
@@ -71,10 +71,10 @@ std::string get_reconfigure_handle();
 // only the smaller part of the processes can be reached and the others may live, because the network is broken, throws
 // kUnavailable: they may go on elsewhere. A group: the members must be of the present world; other groups go on.
 //
-// Errors, beside those of new_group. ArgumentError for handles that are wrong by themselves (garbage; of another build
-// or job; one twice; the own one missing), kUnsupported with the backend mpi, and kMismatch where this process has used
-// the uuid: all is as before. After any error that members give or that comes later, this process is in no world (or
-// group) until another reconfigure() succeeds. In no world, is_initialized() stays true, destroy_process_group() and
+// Throws what new_group throws, and more. Three errors leave all as before: ArgumentError for handles that are wrong by
+// themselves (garbage; of another build or job; one twice; the own one missing), kUnsupported with the backend mpi, and
+// kMismatch where this process has used the uuid. After every other error this process is in no world (or group) until
+// another reconfigure() succeeds. In no world, is_initialized() stays true, destroy_process_group() and
 // get_reconfigure_handle() work, and all other calls, get_rank() too, throw kAborted: "in no world, because ...".
 // kMismatch: members give different handles, or the uuid was used. kTimeout: who lives and has not called. kPeerFailed:
 // a member with a handle ended. kUnavailable: the larger part of the processes cannot be reached, or what a group needs

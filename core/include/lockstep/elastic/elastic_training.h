@@ -78,7 +78,7 @@ class ElasticStep {
   // gradient is the mean over all micro-batches: world size / number of micro-batches.
   double weight() const { return weight_; }
 
-  // Forward and backward passes of this rank's micro-batches, of which only the last one sends gradients.
+  // Makes the forward and backward passes of this rank's micro-batches. Only the last pass sends gradients.
   // `loss_of(micro_batch)` returns the mean loss of one. Returns the sum of the weighted losses, without graph: its
   // mean over ranks is the loss of the step.
   template <typename Ddp, typename LossOf>
@@ -121,7 +121,7 @@ struct ElasticOptions {
   std::chrono::milliseconds timeout{-1};
   // Where processes wait to take the places of dead ranks (join()): a store that all reach and that outlives the ranks.
   // Null: nobody takes them. The same on all ranks. Each training needs a store, or a prefix, of its own: run() refuses
-  // that of a training that is over (kInvalidArgument). If the store fails the training goes on, and nobody can join.
+  // the store of a finished training (kInvalidArgument). If the store fails, the training goes on, and nobody can join.
   std::shared_ptr<comm::Store> newcomers = nullptr;
   // After a death the ranks that live wait as long for a newcomer, so that no step is made with fewer ranks. Without
   // one they go on, and the newcomer joins at the end of a later step.

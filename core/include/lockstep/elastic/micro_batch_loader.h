@@ -28,7 +28,7 @@ class MicroBatchLoader {
   using Loader = data::DataLoaderOf<S, B>;
   using Options = data::DataLoaderOptionsOf<S, B>;
 
-  // `batch_size` is that of a micro-batch. Throws DataError: kInvalidArgument for options that name a share (group,
+  // `batch_size` is the size of a micro-batch. Throws DataError: kInvalidArgument for options that name a share (group,
   // rank, world_size, machine_batch_size, machine_workers) or would give micro-batches different numbers of batches
   // (exact), and for an iterable dataset, which has no cursor.
   template <typename D>
@@ -104,7 +104,7 @@ class MicroBatchLoader {
   Options options_;
   std::function<std::unique_ptr<Loader>(const Options& options)> make_;
   data::SamplerState cursor_;
-  std::map<int, Share> shares_;  // those that this rank has asked for
+  std::map<int, Share> shares_;  // by micro-batch; only what this rank has asked for
 };
 
 template <typename D>
