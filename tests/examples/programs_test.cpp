@@ -129,7 +129,7 @@ TEST(ProcessGroupExamplesMulti, RingOfBatches) {
 
 // Two of its four ranks kill themselves.
 TEST(ProcessGroupsExamplesFault, SurvivorsGoOn) {
-  const Finished finished = run_program({LOCKSTEP_EXAMPLES_FOLDER "/groups_survive"});
+  const Finished finished = run_program({LOCKSTEP_EXAMPLES_FOLDER "/groups_reconfigure"});
   EXPECT_EQ(finished.exit_code, 0) << finished.err;
   for (const char* line : {"Step 2: the sum over 4 ranks is 4\n", "Step 4: the sum over 3 ranks is 3\n",
                            "Step 7: the sum over 2 ranks is 2\n", "Step 8: the sum over 2 ranks is 2\n",

@@ -1,11 +1,13 @@
 // Forks of a test's process.
 #pragma once
 
+#include <gtest/gtest.h>
 #include <sys/types.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <exception>
 
 #include "support/process.h"
 
@@ -33,6 +35,24 @@ pid_t fork_to(const Function& fn) {
 template <typename Function>
 int in_fork(const Function& fn) {
   return end_of(fork_to(fn));
+}
+
+// Runs fn() as a rank that may be killed: in a fork, so that its death by SIGKILL is no failure of the test.
+template <typename Function>
+void run_mortal(const Function& fn) {
+  const pid_t child = fork();
+  if (child == 0) {
+    try {
+      fn();
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << error.what();
+    }
+    _exit(testing::Test::HasFailure() ? 1 : 0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  const bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+  EXPECT_TRUE(killed || (WIFEXITED(status) && WEXITSTATUS(status) == 0)) << status;
 }
 
 }  // namespace lockstep::test

@@ -14,6 +14,7 @@
 
 #include "c10d/ranks.h"
 #include "lockstep/c10d/objects.h"
+#include "support/forked.h"
 #include "support/process.h"
 #include "support/scratch_folder.h"
 
@@ -25,23 +26,6 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 const InitOptions kMortalWorld{.timeout = seconds(60), .enable_reconfigure = true};
-
-// The rank is a fork of its process, so that its death is no failure of the test.
-void run_mortal(const std::function<void()>& rank) {
-  const pid_t child = fork();
-  if (child == 0) {
-    try {
-      rank();
-    } catch (const std::exception& error) {
-      ADD_FAILURE() << error.what();
-    }
-    _exit(testing::Test::HasFailure() ? 1 : 0);
-  }
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  const bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
-  EXPECT_TRUE(killed || (WIFEXITED(status) && WEXITSTATUS(status) == 0)) << status;
-}
 
 bool is_loss(const std::exception& error) {
   const ErrorCode code = error_code(error);

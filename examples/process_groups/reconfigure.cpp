@@ -58,7 +58,7 @@ void run(int number, const std::string& store) {
 }  // namespace
 
 int main() {
-  const std::string folder = std::filesystem::temp_directory_path() / ("survive-" + std::to_string(getpid()));
+  const std::string folder = std::filesystem::temp_directory_path() / ("reconfigure-" + std::to_string(getpid()));
   std::filesystem::create_directory(folder);
   for (int number = 0; number < kRanks; ++number) {
     const pid_t child = fork();
