@@ -94,7 +94,8 @@ std::string bash_case(const options::Command& command) {
   if (takes_job(command)) text += "      operands=$(lockstep ps --quiet 2>/dev/null)\n";
   if (is_other_program(command)) {
     text +=
-        "      options=$(lockstep \"${COMP_WORDS[@]:1:COMP_CWORD-1}\" --help 2>/dev/null |\n"
+        "      options=$({ lockstep \"${COMP_WORDS[@]:1:COMP_CWORD-1}\" --help-all ||\n"
+        "        lockstep \"${COMP_WORDS[@]:1:COMP_CWORD-1}\" --help; } 2>/dev/null |\n"
         "        grep -oE -- '(^| )--?[a-z][a-z-]*|^  [a-z]+ ' | tr -d ' ')\n";
   }
   return text + "      ;;\n";

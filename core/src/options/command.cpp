@@ -22,6 +22,7 @@ namespace lockstep::options {
 namespace {
 
 constexpr const char* kHelp = "--help";
+constexpr const char* kHelpAll = "--help-all";
 constexpr const char* kVersion = "--version";
 
 Status mistake(const std::string& text) {
@@ -54,9 +55,15 @@ Status check_tables(const Command& command) {
   return {};
 }
 
-// What CLI11 is told of the command. It adds the options that it finds to `found`.
-void declare(CLI::App& app, const Command& command, std::vector<Option>& found) {
-  app.footer(command.footer);
+bool has_common_keys(const Table& table) {
+  const auto& keys = table.keys();
+  return std::any_of(keys.begin(), keys.end(), [](const Key& key) { return key.is_common(); });
+}
+
+// What CLI11 is told of the command. It adds the options that it finds to `found`. `all_help`: --help-all was given.
+void declare(CLI::App& app, const Command& command, bool all_help, std::vector<Option>& found) {
+  const bool is_short = has_common_keys(*command.table) && !all_help;
+  app.footer(is_short ? fmt::format("{}{} lists all options.", command.footer, kHelpAll) : command.footer);
   if (!command.version.empty()) app.set_version_flag(kVersion, command.version);
   for (const Key& key : command.table->keys()) {
     if (!key.is_option() && !key.is_word()) continue;
@@ -66,7 +73,9 @@ void declare(CLI::App& app, const Command& command, std::vector<Option>& found) 
       for (const std::string& value : values) found.push_back({name, value});
       return true;
     };
-    CLI::Option* option = app.add_option(names, take, help_of(key))->group(key.group());
+    CLI::Option* option = app.add_option(names, take, help_of(key));
+    // CLI11 lists no option whose group has no name.
+    option->group(is_short && !key.is_common() && !key.section().empty() ? "" : key.group());
     option->type_name(key.is_flag() || key.is_word() ? "" : "VALUE");
     if (key.is_word() && !key.may_be_missing()) option->required();
     if (key.is_word() && is_list(key.field())) {
@@ -76,7 +85,9 @@ void declare(CLI::App& app, const Command& command, std::vector<Option>& found) 
     }
   }
   if (!command.commands.empty()) app.require_subcommand(1);
-  for (const Command& inner : command.commands) declare(*app.add_subcommand(inner.name, inner.help), inner, found);
+  for (const Command& inner : command.commands) {
+    declare(*app.add_subcommand(inner.name, inner.help), inner, all_help, found);
+  }
 }
 
 // Writes the words as CLI11 understands them: an option by its full name, and its value as the next word.
@@ -104,6 +115,7 @@ class Reader {
   }
 
   const Command& command() const { return *command_; }
+  bool all_help() const { return all_help_; }
   // Options with their values, and commands; behind "--" the words for keys.
   std::vector<std::string> plain() const {
     std::vector<std::string> all = plain_;
@@ -160,6 +172,10 @@ class Reader {
     const std::string typed = word.substr(0, end);
     std::optional<std::string> value;
     if (word.substr(end).starts_with('=')) value = word.substr(end + 1);
+    if (typed == kHelpAll && has_common_keys(*command_->table)) {
+      all_help_ = true;
+      return take_option(kHelp);
+    }
     LOCKSTEP_ASSIGN_OR_RETURN(const Name name, full_name(typed));
     plain_.push_back(name.option);
     if (name.option == kHelp || name.option == kVersion) return {};
@@ -224,14 +240,36 @@ class Reader {
     for (const Key& key : table.keys()) {
       if (key.is_option()) known.push_back("--" + key.path());
     }
+    if (const std::string section = options_of_section(typed); !section.empty()) return mistake(section);
     const std::string best = nearest_word(typed, known);
     return mistake(fmt::format("unknown option {}{}", shown(typed),
-                               best.empty() ? "; --help lists all" : "; the nearest known one is " + best));
+                               best.empty() ? "; " + how_to_list_all() : "; the nearest known one is " + best));
+  }
+
+  std::string how_to_list_all() const {
+    return fmt::format("{} lists all", has_common_keys(*command_->table) ? kHelpAll : kHelp);
+  }
+
+  // The message where a section is typed as an option, "--model" for model.name. Empty: there is no such section.
+  std::string options_of_section(const std::string& typed) const {
+    constexpr std::size_t kMostNames = 4;
+    std::vector<std::string> names;
+    for (const Key& key : command_->table->keys()) {
+      if (key.is_option() && ("--" + key.path()).starts_with(typed + ".")) {
+        names.push_back(command_->table->option_of(key));
+      }
+    }
+    if (names.empty()) return "";
+    const bool all = names.size() <= kMostNames;
+    if (!all) names.resize(kMostNames);
+    return fmt::format("{} is a section of options: {}{}", shown(typed), fmt::join(names, ", "),
+                       all ? "" : ", ...; " + how_to_list_all());
   }
 
   const Command* command_;
   const std::vector<std::string>& words_;
   std::size_t next_ = 0;
+  bool all_help_ = false;
   std::vector<std::string> plain_;
   std::vector<std::string> key_words_;
   std::vector<std::string> words_left_;
@@ -253,7 +291,7 @@ Result<CommandLine> parse(const Command& program, const std::vector<std::string>
   CommandLine line{.command = &reader.command()};
   CLI::App app(program.help, program.name);
   try {
-    declare(app, program, line.options);
+    declare(app, program, reader.all_help(), line.options);
     std::vector<std::string> plain = reader.plain();
     std::reverse(plain.begin(), plain.end());
     app.parse(std::move(plain));

@@ -174,5 +174,25 @@ TEST_F(OptionsCommand, HelpTellsWhatTheTableKnows) {
   EXPECT_EQ(text_, "tool 1.0\n");
 }
 
+TEST_F(OptionsCommand, HelpListsTheCommonOptionsAlone) {
+  Command& train = program_.add("train", "Trains", [] { return 0; });
+  train.key("epochs", values_.runs, "How many").common();
+  train.key("FILE", values_.file, "What is trained").word();
+  train.table->section("loop", "The loop").key("kind", values_.kind, "Of two").choices({"one", "two"});
+  ASSERT_TRUE(read({"train", "--help"}).ok());
+  for (const char* part : {"--epochs", "FILE", "--help-all lists all options"}) {
+    EXPECT_NE(text_.find(part), std::string::npos) << part << " in " << text_;
+  }
+  EXPECT_EQ(text_.find("--kind"), std::string::npos) << text_;
+  EXPECT_EQ(text_.find("The loop"), std::string::npos) << text_;
+  ASSERT_TRUE(read({"train", "--help-all"}).ok());
+  for (const char* part : {"--epochs", "--kind", "The loop"}) {
+    EXPECT_NE(text_.find(part), std::string::npos) << part << " in " << text_;
+  }
+  EXPECT_TRUE(read({"train", "x", "--kind", "two"}).ok());
+  EXPECT_EQ(error_of({"show", "--help-all"}), "unknown option '--help-all'; --help lists all");
+  EXPECT_EQ(error_of({"train", "--loop", "two"}), "'--loop' is a section of options: --kind");
+}
+
 }  // namespace
 }  // namespace lockstep::options

@@ -70,6 +70,9 @@ class Key {
   // Sets the option's name, with its dashes. Without this call the name is the key's, with '-' for '_'
   // ("--max-epochs"), if no other section has a key of this name. "--SECTION.KEY" always works.
   Key& option(std::string name) { return set(option_, std::move(name)); }
+  // --help lists the common options and the options that are in no section; --help-all lists all. Where no key is common,
+  // --help lists all.
+  Key& common() { return set(common_, true); }
   // The file, the environment or the command line must give the value.
   Key& required() { return set(required_, true); }
   // The key is not in files, or in files alone.
@@ -102,6 +105,7 @@ class Key {
   double most() const { return most_; }
   const std::vector<std::string>& words() const { return words_; }
   bool is_required() const { return required_; }
+  bool is_common() const { return common_; }
   // The default as a file would write it, taken when the key was declared.
   const std::string& default_text() const { return default_text_; }
   const Origin& origin() const { return origin_; }
@@ -129,6 +133,7 @@ class Key {
   double least_ = -std::numeric_limits<double>::infinity();
   double most_ = std::numeric_limits<double>::infinity();
   bool required_ = false;
+  bool common_ = false;
   Kind kind_ = Kind::kBoth;
   std::string default_text_;
   Origin origin_;

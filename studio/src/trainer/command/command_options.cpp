@@ -30,14 +30,15 @@ void declare_samples(TrainCommandOptions& o, options::Table& table) {
             {"cifar10", DataFormat::kCifar10},
             {"cifar100", DataFormat::kCifar100},
             {"pack", DataFormat::kPack}},
-           "A folder with a subfolder of pictures for each class; files of MNIST's or CIFAR's kind; a pack");
+           "A folder with a subfolder of pictures for each class; files of MNIST's or CIFAR's kind; a pack")
+      .common();
   data.key("on_corrupt", o.on_corrupt,
            {{"raise", CorruptPolicy::kRaise}, {"replace", CorruptPolicy::kReplace}, {"skip", CorruptPolicy::kSkip}},
            "Pictures that cannot be decoded: an error, another picture, or a smaller batch");
   data.key("allow_empty", o.allow_empty, "Of imagefolder: subfolders without a picture are classes, not an error");
   auto trainer = table.section("trainer", "The training loop");
   trainer.key("label_smoothing", o.label_smoothing, "Of the cross entropy").between(0, 1);
-  trainer.key("seed", o.seed, "Of weights, dropout, order and transforms").at_least(0);
+  trainer.key("seed", o.seed, "Of weights, dropout, order and transforms").at_least(0).common();
   trainer.key("limit_batches", o.limit_batches, "The most batches of an epoch, for trying things out; 0: all")
       .at_least(0);
 }
@@ -51,7 +52,8 @@ void declare_structure(TrainCommandOptions& o, options::Table& table) {
   auto model = table.section("model", "What is trained");
   model.key("name", o.model, "The model; custom: that of model.shared_object")
       .choices({"resnet18", "resnet34", "resnet50", "resnet101", "mobilenet_v3_small", "vit_tiny", "vit_b_16",
-                "mnist_net", "custom"});
+                "mnist_net", "custom"})
+      .common();
   model.key("options", o.model_options, "NAME=VALUE for the model of the library");
   model.key("num_classes", o.num_classes, "0: those of the data").at_least(0);
   model.key("small_images", o.small_images, "ResNet and MobileNet for pictures of about 32 x 32");
@@ -65,20 +67,25 @@ void declare_forward_pass(TrainCommandOptions& o, options::Table& table) {
   trainer
       .key("test_batch_size", o.test_batch_size, "Of the evaluation, of each rank. 0: that of the rank in the training")
       .at_least(0);
-  trainer.key("device", o.device, "auto (a GPU, where there is a backend for it), cpu, cuda, cuda:NUMBER");
-  trainer.key("precision", o.precision,
-              {{"fp32", TrainCommandPrecision::kFloat32},
-               {"bf16", TrainCommandPrecision::kBFloat16},
-               {"fp16", TrainCommandPrecision::kFloat16}},
-              "Of the forward pass; weights stay fp32");
+  trainer.key("device", o.device, "auto (a GPU, where there is a backend for it), cpu, cuda, cuda:NUMBER").common();
+  trainer
+      .key("precision", o.precision,
+           {{"fp32", TrainCommandPrecision::kFloat32},
+            {"bf16", TrainCommandPrecision::kBFloat16},
+            {"fp16", TrainCommandPrecision::kFloat16}},
+           "Of the forward pass; weights stay fp32")
+      .common();
   trainer.key("channels_last", o.channels_last, "The layout of pictures and kernels in memory. Often faster");
 }
 
 void declare_data(TrainCommandOptions& o, config::Schema& schema) {
   auto data = schema.section("data", "Where the samples are");
-  data.key("train", o.train, "Folder or pack of the training. MNIST and CIFAR have the test in it too").required();
-  data.key("test", o.test, "Folder or pack of the evaluation. Empty: none. MNIST and CIFAR have their own");
-  data.key("transforms", o.transforms, "Of the training, as in Python: RandomResizedCrop(224, scale=(0.2, 1.0))");
+  data.key("train", o.train, "Folder or pack of the training. MNIST and CIFAR have the test in it too")
+      .required()
+      .common();
+  data.key("test", o.test, "Folder or pack of the evaluation. Empty: none. MNIST and CIFAR have their own").common();
+  data.key("transforms", o.transforms, "Of the training, as in Python: RandomResizedCrop(224, scale=(0.2, 1.0))")
+      .common();
   declare_samples(o, schema);
   declare_pictures(o, schema);
 }
@@ -87,18 +94,21 @@ void declare_model(TrainCommandOptions& o, config::Schema& schema) {
   declare_structure(o, schema);
   declare_shared_object(o, schema);
   auto model = schema.section("model", "What is trained");
-  model.key("weights", o.weights, "To begin with: of torch.save, safetensors, or a checkpoint of another training");
-  model.key("new_head", o.new_head,
-            "The weights are of more or fewer classes: the layer that gives the scores starts from new weights");
+  model.key("weights", o.weights, "To begin with: of torch.save, safetensors, or a checkpoint of another training")
+      .common();
+  model
+      .key("new_head", o.new_head,
+           "The weights are of more or fewer classes: the layer that gives the scores starts from new weights")
+      .common();
 }
 
 void declare_optimizer(TrainCommandOptions& o, config::Schema& schema) {
   auto optimizer = schema.section("optimizer", "How the weights change");
-  optimizer.key("name", o.optimizer, "The optimizer").choices({"sgd", "adam", "adamw", "rmsprop", "adagrad"});
-  optimizer.key("lr", o.lr, "Learning rate").at_least(0);
+  optimizer.key("name", o.optimizer, "The optimizer").choices({"sgd", "adam", "adamw", "rmsprop", "adagrad"}).common();
+  optimizer.key("lr", o.lr, "Learning rate").at_least(0).common();
   optimizer.key("momentum", o.momentum, "Of sgd and rmsprop. one_cycle moves it (schedule.cycle_momentum)").at_least(0);
   optimizer.key("nesterov", o.nesterov, "Of sgd");
-  optimizer.key("weight_decay", o.weight_decay, "L2 penalty; of adamw decoupled").at_least(0);
+  optimizer.key("weight_decay", o.weight_decay, "L2 penalty; of adamw decoupled").at_least(0).common();
   optimizer.key("betas", o.betas, "Two numbers, of adam and adamw. one_cycle moves the first (schedule.cycle_momentum)")
       .between(0, 1);
   optimizer.key("alpha", o.alpha, "Of rmsprop").between(0, 1);
@@ -106,7 +116,8 @@ void declare_optimizer(TrainCommandOptions& o, config::Schema& schema) {
   optimizer.key("fused", o.fused, "Steps in one pass over memory, as Python's fused=True. Not of rmsprop");
   auto schedule = schema.section("schedule", "How the learning rate changes");
   schedule.key("name", o.schedule, "The schedule")
-      .choices({"none", "step", "multistep", "exponential", "polynomial", "cosine", "one_cycle"});
+      .choices({"none", "step", "multistep", "exponential", "polynomial", "cosine", "one_cycle"})
+      .common();
   schedule.key("interval", o.interval, {{"epoch", Interval::kEpoch}, {"step", Interval::kStep}},
                "What the schedule counts: epochs, or steps of the optimizer. one_cycle counts steps");
   schedule.key("step_size", o.step_size, "Of step: epochs (or steps) between two changes").at_least(1);
@@ -114,7 +125,7 @@ void declare_optimizer(TrainCommandOptions& o, config::Schema& schema) {
   schedule.key("gamma", o.gamma, "Of step, multistep, exponential: the factor").at_least(0);
   schedule.key("power", o.power, "Of polynomial").at_least(0);
   schedule.key("eta_min", o.eta_min, "Of cosine: the last rate").at_least(0);
-  schedule.key("warmup", o.warmup, "Epochs (or steps) in which the rate grows to lr first").at_least(0);
+  schedule.key("warmup", o.warmup, "Epochs (or steps) in which the rate grows to lr first").at_least(0).common();
   schedule.key("warmup_factor", o.warmup_factor, "The part of lr with which the warm-up begins").between(1e-12, 1);
   schedule.key("cycle_momentum", o.cycle_momentum,
                "Of one_cycle: momentum, or the first of betas, goes from 0.95 to 0.85 and back. false: it stays");
@@ -122,8 +133,8 @@ void declare_optimizer(TrainCommandOptions& o, config::Schema& schema) {
 
 void declare_trainer(TrainCommandOptions& o, config::Schema& schema) {
   auto trainer = schema.section("trainer", "The training loop");
-  trainer.key("epochs", o.epochs, "Passes over the data").at_least(0);
-  trainer.key("batch_size", o.batch_size, "Samples in a batch of each rank").at_least(1);
+  trainer.key("epochs", o.epochs, "Passes over the data").at_least(0).common();
+  trainer.key("batch_size", o.batch_size, "Samples in a batch of each rank").at_least(1).common();
   trainer.key("batch_per_machine", o.batch_per_machine, "batch_size is that of a machine, which its ranks share");
   declare_forward_pass(o, schema);
   trainer.key("accumulation", o.accumulation, "Batches in a step of the optimizer").at_least(1);
@@ -238,7 +249,7 @@ void declare(TrainCommandOptions& o, config::Schema& schema) {
   declare_trainer(o, schema);
   auto checkpoint = schema.section("checkpoint", "Checkpoints, in OUTPUT/checkpoints");
   checkpoint.key("save", o.save, "After each epoch: the last ones, and the best one");
-  checkpoint.key("resume", o.resume, "Go on from the newest one, with any number of ranks");
+  checkpoint.key("resume", o.resume, "Go on from the newest one, with any number of ranks").common();
   checkpoint.key("keep_last", o.keep_last, "How many of the last ones stay").at_least(1);
   checkpoint.key("every_steps", o.every_steps, "Within epochs too; 0: not").at_least(0);
   checkpoint.key("asynchronous", o.asynchronous, "A thread writes, while the training goes on");
