@@ -35,7 +35,7 @@ configure() {
 # configure_and_build PRESET [TARGET...]
 configure_and_build() {
   BUILD=$PWD/build/$1-torch$TORCH
-  [[ $1 == asan-ubsan || $1 == tsan ]] && sanitizer_environment
+  [[ $1 == asan-ubsan || $1 == tsan || $1 == fuzz ]] && sanitizer_environment
   took "set-up"
   say "building $BUILD"
   local targets=("${@:2}")
@@ -144,4 +144,22 @@ check_lint() {
   # Files that this build does not compile are left out: peers and consumers have their own builds.
   xargs python3 -B tools/lint.py --tree "$lint" --clang-tidy .deps/clang-tidy/bin/clang-tidy --jobs "$JOBS" <<<"$files" ||
     fail "clang-tidy found something (above)"
+}
+
+# run_fuzzers MINUTES NAME...: each of the programs for libFuzzer, one after another, on its corpus in build/fuzz. An input with a
+# finding is kept beside the corpus.
+run_fuzzers() {
+  local name folder found=() limit=$(($1 * 60))
+  for name in "${@:2}"; do
+    folder=$PWD/build/fuzz/$name
+    mkdir -p "$folder/corpus"
+    "$BUILD/bin/fuzz_$name" --write-seeds "$folder/seeds" || fail "fuzz: the seeds of $name are refused (above)"
+    say "fuzz: $name, $limit s; the log is $folder/log"
+    "$BUILD/bin/fuzz_$name" -max_total_time="$limit" -timeout=10 -rss_limit_mb=3000 -max_len=65536 -print_final_stats=1 \
+      -artifact_prefix="$folder/" "$folder/corpus" "$folder/seeds" >"$folder/log" 2>&1 || found+=("$name")
+    awk '/ cov: / {for (i = 1; i < NF; ++i) if ($i == "cov:") edges = $(i + 1)} /number_of_executed_units/ {runs = $2}
+      END {printf "%s inputs, %s edges of the program seen\n", runs, edges}' "$folder/log" >&2
+  done
+  ((${#found[@]} == 0)) || fail "fuzz: a finding in ${found[*]}: the end of build/fuzz/NAME/log says what, and the input is beside it"
+  say "fuzz: no finding"
 }

@@ -54,6 +54,7 @@ def steps_of(torch, jobs):
           for world in (2, 3, 4)),
         Step("asan-ubsan", ["./dev", "test", "--preset", "asan-ubsan", *current]),
         Step("tsan", ["./dev", "test", "--preset", "tsan", *current]),
+        Step("fuzz", ["./dev", "fuzz", "--minutes", "10", *current]),
     ]
 
 

@@ -45,7 +45,7 @@ class GivenOrders {
   void warn_if_given(const std::string& order);
 
  private:
-  const Origin origin_;
+  const Origin origin_{};
   Mutex mutex_;
   std::map<std::string, bool> warned_ LOCKSTEP_GUARDED_BY(mutex_);
 };
