@@ -56,9 +56,9 @@ bool runs_replaced_program(pid_t pid) {
   return !error && program_file(running) != program_file(path);
 }
 
-// Does not wait for long: a process may not be able to die now.
-void reap(const std::vector<pid_t>& pids) {
-  const Deadline deadline = Deadline::after(std::chrono::seconds(1));
+// A process may not be able to die now.
+void reap(const std::vector<pid_t>& pids, std::chrono::milliseconds limit) {
+  const Deadline deadline = Deadline::after(limit);
   for (const pid_t pid : pids) {
     // 0: it was never started.
     while (pid > 0 && waitpid(pid, nullptr, WNOHANG) == 0 && !deadline.expired()) {
@@ -191,7 +191,7 @@ Status Standby::end() {
   tree_.reset();
   if (ended.code() != ErrorCode::kInternal) return ended;
   // The kernel has killed them with their supervisor, which makes them children of the launcher, a subreaper.
-  reap(pids);
+  reap(pids, options_.end_timeout);
   return {};
 }
 
