@@ -150,8 +150,9 @@ Result<bool> write_report(const std::string& path, const std::string& report) {
 
 }  // namespace
 
-std::string format_failure(const Failure& failure) {
-  std::string text = fmt::format("lockstep: rank {} failed first: {}\n", failure.rank, describe_exit(failure.exit));
+std::string format_failure(const Failure& failure, std::string_view what) {
+  std::string text = fmt::format("lockstep: {} {} {}: {}\n", failure.is_newcomer ? "the newcomer for rank" : "rank",
+                                 failure.rank, what, describe_exit(failure.exit));
   const std::string node = failure.node_rank < 0 ? "" : fmt::format("node {}, ", failure.node_rank);
   text += fmt::format("  {}host {}, pid {}, local rank {}, ran {:.2f} s", node, failure.host, failure.exit.pid,
                       failure.local_rank, std::chrono::duration<double>(failure.exit.run_time).count());
