@@ -210,6 +210,7 @@ Result<launch::HostsOptions> to_hosts_options(const RunOptions& options, const o
         "--hosts numbers the nodes, and says where they meet and with which key: leave out --node-rank, "
         "--rdzv-endpoint, --master-addr, --master-port, --standalone and --job-key-file");
   }
+  if (options.job.min_workers > 0) return wrong("--min-workers: expected a job of one node, found --hosts");
   if (count == 1) return wrong("--hosts: with one host, start the job there: ssh HOST lockstep run ...");
   hosts.min_nodes = counts.first;
   LOCKSTEP_ASSIGN_OR_RETURN(hosts.ssh, launch::split_words(options.ssh));

@@ -40,10 +40,21 @@ void declare_workers(options::Section workers, RunOptions& o) {
                 "there is one, else cpu)");
   torchruns.key("max_restarts", o.job.max_restarts, "How often all workers are restarted after a failure")
       .between(0, kMostInt);
+  workers
+      .key("min_workers", o.job.min_workers,
+           "One node: a worker that fails does not end the job while so many are left; the others go on. For programs "
+           "that form their world anew (ElasticTraining). 0: every failure ends the job")
+      .between(0, kMostInt);
+  workers
+      .key("max_replacements", o.job.max_replacements,
+           "With --min-workers: how many workers that failed are replaced by a new process, which joins the others, "
+           "in each start of the job")
+      .between(0, kMostInt);
   torchruns.key_of_text(
       "standby", o.job.standby_after, "3", parse_standby,
-      "With --max-restarts: once the workers have run for so many seconds, one more process for each is "
-      "loaded and waits, so that a restart takes less time; or off. For programs with Lockstep alone");
+      "With --max-restarts or --max-replacements: once the workers have run for so many seconds, one more process for "
+      "each is loaded and waits, so that a restart or a replacement takes less time; or off. For programs with "
+      "Lockstep alone");
   torchruns.key("monitor_interval", o.monitor_interval,
                 "Accepted, without effect: the kernel reports when a worker exits, so nothing is polled");
   torchruns

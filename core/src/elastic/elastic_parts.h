@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -50,10 +51,12 @@ struct ElasticTraining::Newcomers {
   explicit Newcomers(std::shared_ptr<comm::Store> store) : room(std::move(store)) {}
 
   elastic_detail::WaitingRoom room;
-  std::int64_t full_size = 0;  // 0: not known yet
-  std::int64_t place = 0;      // this rank's
-  bool are_joining = false;    // an error now may tell of a newcomer's death
-  bool store_failed = false;   // known to rank 0 alone
+  bool of_launcher = false;          // `room` is in the launcher's store
+  std::optional<int> replaced = {};  // the rank for which the launcher has started this process
+  std::int64_t full_size = 0;        // 0: not known yet
+  std::int64_t place = 0;            // this rank's
+  bool are_joining = false;          // an error now may tell of a newcomer's death
+  bool store_failed = false;         // known to rank 0 alone
   bool is_over = false;
   bool one_by_one = false;  // one of several was refused, and nobody knows which
 };

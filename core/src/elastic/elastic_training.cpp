@@ -91,7 +91,7 @@ ElasticTraining::ElasticTraining(ElasticOptions options)
                     options_.micro_batches);
   TORCH_CHECK_VALUE(options_.first_step >= 0, "ElasticTraining: first_step must be at least 0, got ",
                     options_.first_step);
-  if (options_.newcomers != nullptr) newcomers_ = std::make_unique<Newcomers>(options_.newcomers);
+  find_room();
 }
 
 ElasticTraining::~ElasticTraining() {

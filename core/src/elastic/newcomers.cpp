@@ -13,6 +13,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/c10d/objects.h"
 #include "lockstep/c10d/reconfigure.h"
+#include "lockstep/launch/newcomer.h"
 
 namespace lockstep {
 namespace {
@@ -21,6 +22,9 @@ namespace {
 constexpr auto kMeetingTime = std::chrono::seconds(10);
 // How often rank 0 looks up from the store while it waits: another rank may have died.
 constexpr auto kLookUpEvery = std::chrono::milliseconds(500);
+
+// How long ranks wait for a newcomer of the launcher: it loads its program and its samples.
+constexpr std::chrono::seconds kLaunchersTime{60};
 
 using elastic_detail::Invitation;
 using elastic_detail::Waiting;
@@ -39,18 +43,44 @@ struct Seat {
 };
 
 // The members by place: the ranks that live, and newcomers in the places that nobody has.
-std::vector<Seat> seats(std::vector<Seat> living, const std::vector<Waiting>& newcomers, std::int64_t full_size) {
-  std::vector<Seat> all = living;
-  auto next = newcomers.begin();
-  for (std::int64_t place = 0; place < full_size && next != newcomers.end(); ++place) {
-    const bool taken = std::any_of(living.begin(), living.end(), [&](const Seat& one) { return one.place == place; });
-    if (!taken) all.push_back({place, (next++)->handle});
+std::vector<Seat> seats(std::vector<Seat> all, const std::vector<Waiting>& newcomers, std::int64_t full_size) {
+  const auto is_free = [&](std::int64_t place) {
+    return std::none_of(all.begin(), all.end(), [&](const Seat& one) { return one.place == place; });
+  };
+  std::vector<Waiting> others;
+  for (const Waiting& one : newcomers) {
+    const bool gets_its_wish = one.wish >= 0 && one.wish < full_size && is_free(one.wish);
+    if (gets_its_wish) all.push_back({one.wish, one.handle});
+    if (!gets_its_wish) others.push_back(one);
+  }
+  auto next = others.begin();
+  for (std::int64_t place = 0; place < full_size && next != others.end(); ++place) {
+    if (is_free(place)) all.push_back({place, (next++)->handle});
   }
   std::sort(all.begin(), all.end(), [](const Seat& a, const Seat& b) { return a.place < b.place; });
   return all;
 }
 
 }  // namespace
+
+// The program's, else the launcher's.
+void ElasticTraining::find_room() {
+  const bool of_launcher = options_.newcomers == nullptr;
+  if (of_launcher) {
+    auto store = launch::newcomers_store();
+    if (!store.ok()) throw_status(store.status(), "ElasticTraining: the launcher's store");
+    options_.newcomers = std::move(store).value();
+  }
+  if (options_.newcomer_timeout < std::chrono::milliseconds(0))
+    options_.newcomer_timeout = of_launcher && options_.newcomers != nullptr ? kLaunchersTime : std::chrono::seconds(0);
+  if (options_.newcomers == nullptr) return;
+  newcomers_ = std::make_unique<Newcomers>(options_.newcomers);
+  newcomers_->of_launcher = of_launcher;
+  if (!of_launcher) return;
+  const auto replaced = launch::replaced_rank();
+  if (!replaced.ok()) throw_status(replaced.status(), "ElasticTraining");
+  newcomers_->replaced = replaced.value();
+}
 
 // Whether the world was formed with all of them. False: one is of another build; all is as before.
 bool ElasticTraining::meet(const std::vector<std::string>& handles, std::int64_t uuid) const {
@@ -81,22 +111,23 @@ void ElasticTraining::ask_store(const std::function<void(elastic_detail::Waiting
 // Collective over the world. Those that wait, at most `most`, as they are at the end of the time, or as soon as there
 // are as many.
 std::vector<Waiting> ElasticTraining::find_newcomers(std::size_t most, Deadline until) {
-  std::vector<std::pair<std::int64_t, std::string>> found;
+  std::vector<std::tuple<std::int64_t, std::string, std::int64_t>> found;
   for (bool is_over = false; !is_over;) {
     if (get_rank() == 0) {
       found.clear();
       ask_store([&](elastic_detail::WaitingRoom& room) {
         for (Waiting& one : room.waiting(most, earlier(until, Deadline::after(kLookUpEvery))))
-          found.emplace_back(one.number, std::move(one.handle));
+          found.emplace_back(one.number, std::move(one.handle), one.wish);
+        is_over = newcomers_->of_launcher && room.nobody_comes();
       });
-      is_over = found.size() == most || until.expired() || newcomers_->store_failed;
+      is_over = is_over || found.size() == most || until.expired() || newcomers_->store_failed;
     }
     auto told = std::pair(is_over, found);
     broadcast_object(told, 0);
     std::tie(is_over, found) = told;
   }
   std::vector<Waiting> waiting;
-  for (auto& [number, handle] : found) waiting.push_back({number, std::move(handle)});
+  for (auto& [number, handle, wish] : found) waiting.push_back({number, std::move(handle), wish});
   return waiting;
 }
 
@@ -148,17 +179,28 @@ void ElasticTraining::require_fresh_store() {
   if (newcomers_ == nullptr) return;
   bool closed = false;
   ask_store([&](elastic_detail::WaitingRoom& room) { closed = room.is_closed(); });
+  if (newcomers_->replaced) {
+    throw ArgumentError(ErrorCode::kInvalidArgument,
+                        fmt::format("ElasticTraining: the launcher has started this process to take the place of rank "
+                                    "{}: call join() before run(), and leave if it returns false",
+                                    *newcomers_->replaced));
+  }
   if (!closed) return;
+  if (newcomers_->of_launcher) {
+    log::info("ElasticTraining: an earlier training of this job is over, so the launcher's newcomers do not join");
+    newcomers_.reset();
+    return;
+  }
   throw ArgumentError(ErrorCode::kInvalidArgument,
                       "ElasticTraining: ElasticOptions::newcomers is the store of a training that is over: give each "
                       "training a store of its own, for example another file or a PrefixStore");
 }
 
 bool ElasticTraining::join() {
-  TORCH_CHECK_VALUE(newcomers_ != nullptr, "ElasticTraining: join() needs ElasticOptions::newcomers");
+  if (newcomers_ == nullptr || (newcomers_->of_launcher && !newcomers_->replaced)) return true;
   const std::string own = get_reconfigure_handle();
   while (true) {
-    const auto invitation = newcomers_->room.wait(own);
+    const auto invitation = newcomers_->room.wait(own, newcomers_->replaced.value_or(-1));
     if (!invitation) return false;
     const auto rank = std::find(invitation->handles.begin(), invitation->handles.end(), own);
     newcomers_->full_size = invitation->full_size;
@@ -169,6 +211,7 @@ bool ElasticTraining::join() {
     whole_ = caught_up_ = false;
     try {
       reconfigure({.handles = invitation->handles, .uuid = invitation->uuid, .timeout = kMeetingTime});
+      if (newcomers_->replaced) newcomers_->room.tell_joined(*newcomers_->replaced);
       return true;
     } catch (const ArgumentError&) {
       if (invitation->newcomers == 1) throw;  // else it may be for another one: the next time each is invited alone

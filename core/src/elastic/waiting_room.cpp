@@ -7,8 +7,10 @@
 #include <utility>
 
 #include "base/number_text.h"
+#include "lockstep/base/log.h"
 #include "lockstep/c10d/errors.h"
 #include "lockstep/c10d/objects.h"
+#include "lockstep/launch/newcomer.h"
 
 namespace lockstep::elastic_detail {
 namespace {
@@ -19,6 +21,9 @@ constexpr auto kCallTime = std::chrono::seconds(10);
 
 std::string handle_key(std::int64_t number) {
   return fmt::format("elastic/handle/{}", number);
+}
+std::string wish_key(std::int64_t number) {
+  return fmt::format("elastic/wish/{}", number);
 }
 std::string invitation_key(std::int64_t number) {
   return fmt::format("elastic/invitation/{}", number);
@@ -55,9 +60,10 @@ std::int64_t WaitingRoom::count() {
 }
 
 // The order of its calls is the reverse of that in close(), so that one of the two notices the other.
-std::optional<Invitation> WaitingRoom::wait(const std::string& handle) {
+std::optional<Invitation> WaitingRoom::wait(const std::string& handle, std::int64_t wish) {
   const std::int64_t number =
       value_of(store_->ask({.op = Op::kAdd, .keys = {kCount}, .amount = 1, .deadline = soon()})).number;
+  if (wish >= 0) require(store_->set(wish_key(number), std::to_string(wish), soon()));
   require(store_->set(handle_key(number), handle, soon()));
   if (is_closed()) return std::nullopt;
   const std::string text = value_of(store_->get(invitation_key(number), Deadline::never()));
@@ -79,6 +85,9 @@ std::vector<Waiting> WaitingRoom::waiting(std::size_t most, Deadline deadline) {
       if (number == first_) ++first_;
     } else if (has(handle_key(number))) {  // else it will tell its handle, or has died before
       found.push_back({number, value_of(store_->get(handle_key(number), soon()))});
+      if (!has(wish_key(number))) continue;
+      const std::string wish = value_of(store_->get(wish_key(number), soon()));
+      found.back().wish = number_from_text<std::int64_t>(wish).value_or(-1);
     }
   }
   return found;
@@ -92,6 +101,16 @@ void WaitingRoom::invite(std::int64_t number, const Invitation& invitation) {
 
 bool WaitingRoom::is_closed() {
   return has(kOver);
+}
+
+bool WaitingRoom::nobody_comes() {
+  return has(launch::kNobodyComes);
+}
+
+void WaitingRoom::tell_joined(int rank) {
+  const Status told = store_->set(launch::joined_key(rank), "1", soon());
+  if (!told.ok())
+    log::info("ElasticTraining: the launcher does not know that this process has joined: " + told.message());
 }
 
 void WaitingRoom::close() {

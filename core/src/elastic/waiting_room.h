@@ -25,6 +25,7 @@ struct Invitation {
 struct Waiting {
   std::int64_t number = 0;
   std::string handle;
+  std::int64_t wish = -1;  // the place that it is to have if that is free; -1: any
 };
 
 // Functions throw StoreError or NetworkError if the store fails.
@@ -32,8 +33,10 @@ class WaitingRoom {
  public:
   explicit WaitingRoom(std::shared_ptr<comm::Store> store) : store_(std::move(store)) {}
 
-  // For a newcomer: blocks until it is invited; nullopt: the training is over.
-  std::optional<Invitation> wait(const std::string& handle);
+  // For a newcomer: blocks until it is invited; nullopt: the training is over. `wish`: see Waiting.
+  std::optional<Invitation> wait(const std::string& handle, std::int64_t wish);
+  // For the launcher, which has started this newcomer for `rank`. A launcher that cannot be reached is no error.
+  void tell_joined(int rank);
 
   // The first `most` that wait, also those that come until the deadline.
   std::vector<Waiting> waiting(std::size_t most, Deadline deadline);
@@ -41,6 +44,8 @@ class WaitingRoom {
   // The training is over.
   void close();
   bool is_closed();
+  // The launcher has not replaced a worker that has died.
+  bool nobody_comes();
 
  private:
   bool has(const std::string& key);

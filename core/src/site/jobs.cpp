@@ -76,10 +76,13 @@ void add_child(RunningJob& job, const Process& process) {
   }
   if (id != variables.end()) job.id = printable(id->second);
   if (is_node) return job.nodes.push_back(process);
-  job.world_size = number_of(variables, "WORLD_SIZE");
+  // A newcomer's own world has one rank.
+  const bool is_newcomer = number_of(variables, "WORLD_SIZE") == 1 && variables.contains("LOCKSTEP_NEWCOMER");
+  job.world_size = std::max(job.world_size, number_of(variables, "WORLD_SIZE"));
   job.restarts = number_of(variables, "TORCHELASTIC_RESTART_COUNT");
   job.max_restarts = number_of(variables, "TORCHELASTIC_MAX_RESTARTS");
-  job.workers.push_back({process, number_of(variables, "RANK"), number_of(variables, "LOCAL_RANK")});
+  const char* const rank = is_newcomer ? "LOCKSTEP_NEWCOMER" : "RANK";
+  job.workers.push_back({process, number_of(variables, rank), number_of(variables, is_newcomer ? rank : "LOCAL_RANK")});
 }
 
 // The launchers that belong to a job of --hosts on this machine are not listed by themselves.

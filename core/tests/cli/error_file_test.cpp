@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/fanotify.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "cli/nodes.h"
@@ -104,6 +106,19 @@ TEST(ErrorFilesFault, AKilledLauncherLeavesNone) {
   kill(launcher.pid(), SIGKILL);
   EXPECT_TRUE(launcher.wait_until_no_descendant());
   EXPECT_TRUE(wait_for([&] { return !std::filesystem::exists(folder); }));
+}
+
+// Of a launcher that was killed together with its supervisor.
+TEST(ErrorFilesMulti, AnAbandonedFolderIsRemovedAndALockedOneIsNot) {
+  const std::filesystem::path abandoned = "/dev/shm/lockstep_errors_left" + std::to_string(getpid());
+  const std::string locks =
+      "ls -d $(dirname $TORCHELASTIC_ERROR_FILE) && \"$@\" && ls -d $(dirname $TORCHELASTIC_ERROR_FILE)";
+  std::filesystem::create_directory(abandoned);
+  std::ofstream(abandoned / "error.json") << "{}";
+  const Words another{LOCKSTEP_PROGRAM, "run", "true"};
+  const Finished end = run_program(Words{LOCKSTEP_PROGRAM, "run", "sh", "-c", locks, "sh"} + another);
+  EXPECT_EQ(end.exit_code, 0) << "the folder of a job that runs was removed: " << end.out << end.err;
+  EXPECT_FALSE(std::filesystem::exists(abandoned));
 }
 
 // Nobody may open the folder while this object lives: who tries waits, as for a disk that does not answer.

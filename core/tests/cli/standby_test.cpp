@@ -1,5 +1,7 @@
 // Workers of a restart that were loaded ahead.
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <filesystem>
@@ -7,8 +9,10 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "cli/nodes.h"
+#include "lockstep/base/fd.h"
 #include "support/process.h"
 #include "support/scratch_folder.h"
 
@@ -139,12 +143,19 @@ pid_t parent_of(pid_t pid) {
   return std::stoi(stat.substr(stat.rfind(')') + 4));
 }
 
+// Whether the process is dead and its parent has taken notice. A number may belong to another process meanwhile.
+bool is_gone(const Fd& pidfd) {
+  return syscall(SYS_pidfd_send_signal, pidfd.get(), 0, nullptr, 0) != 0;
+}
+
 TEST_F(StandbyFault, WhatWaitsAndDiesIsReplacedAtTheRestart) {
   Process job(command({"--standby", "0", "--max-restarts", "2"}));
   ASSERT_TRUE(await_start(1)) << job.err_so_far();
   for (const bool supervisor : {false, true}) {
     const std::size_t start = supervisor ? 2 : 1;
     const std::set<pid_t> waiting = await_ready(job.pid(), 2);
+    std::vector<Fd> processes;
+    for (const pid_t pid : waiting) processes.emplace_back(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
     const pid_t victim = *waiting.begin();
     kill(supervisor ? parent_of(victim) : victim, SIGKILL);
     ASSERT_TRUE(wait_for([&] { return ready(job.pid()).size() == (supervisor ? 0U : 1U); }));
@@ -152,8 +163,8 @@ TEST_F(StandbyFault, WhatWaitsAndDiesIsReplacedAtTheRestart) {
     kill_rank(report(0, start));
     ASSERT_TRUE(await_start(start + 1)) << job.err_so_far();
     for (const pid_t pid : pids_of(start + 1)) EXPECT_FALSE(waiting.contains(pid));
-    for (const pid_t pid : waiting) {
-      EXPECT_TRUE(wait_for([&] { return kill(pid, 0) != 0; })) << (supervisor ? "supervisor" : "process");
+    for (const Fd& process : processes) {
+      EXPECT_TRUE(wait_for([&] { return is_gone(process); })) << (supervisor ? "supervisor" : "process");
     }
   }
   kill(job.pid(), SIGTERM);

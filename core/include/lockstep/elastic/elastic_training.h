@@ -7,6 +7,7 @@
 //   training.add_model(*net);
 //   training.add_optimizer(optimizer);
 //   training.add_loader(loader);   // a MicroBatchLoader
+//   if (!training.join()) return 0;   // a newcomer that was not needed
 //   training.run(1000, {.gradients =
 //                           [&](ElasticStep& step) {
 //                             step.backward(*ddp, [&](const MicroBatch& micro_batch) {
@@ -120,12 +121,15 @@ struct ElasticOptions {
   // How long reconfigure() waits for the living ranks to notice the death. -1: the world's timeout.
   std::chrono::milliseconds timeout{-1};
   // Where processes wait to take the places of dead ranks (join()): a store that all reach and that outlives the ranks.
-  // Null: nobody takes them. The same on all ranks. Each training needs a store, or a prefix, of its own: run() refuses
-  // the store of a finished training (kInvalidArgument). If the store fails, the training goes on, and nobody can join.
+  // Null: the launcher's, if it replaces workers that have died (`lockstep run --max-replacements`, launch/newcomer.h);
+  // else nobody takes the places. The same on all ranks. Each training needs a store, or a prefix, of its own: run()
+  // refuses the store of a finished training (kInvalidArgument). If the store fails, the training goes on, and nobody
+  // can join.
   std::shared_ptr<comm::Store> newcomers = nullptr;
   // After a death the ranks that live wait as long for a newcomer, so that no step is made with fewer ranks. Without
-  // one they go on, and the newcomer joins at the end of a later step.
-  std::chrono::milliseconds newcomer_timeout{0};
+  // one they go on, and the newcomer joins at the end of a later step. -1: 60 s with the launcher's newcomers, which
+  // ends when the launcher starts none; else 0.
+  std::chrono::milliseconds newcomer_timeout{-1};
 };
 
 struct ElasticFunctions {
@@ -177,7 +181,10 @@ class ElasticTraining {
                  std::function<void(const checkpoint::Checkpoint& state)> restore);
 
   // For a process that takes a dead rank's place: waits until it is needed, and makes it a rank of the others' world.
-  // Blocks without limit: a training that ends by an exception of the program tells nobody.
+  // Every program may call it: without ElasticOptions::newcomers, it returns true at once in a process that the
+  // launcher has not started for this. In one that the launcher has started, run() without it is kInvalidArgument.
+  // Blocks without limit: a training that ends by an exception of the program tells nobody. The launcher ends its
+  // newcomers itself then.
   // Before it a process makes a world of its own (lockstep/c10d/reconfigure.h) and adds what the others add; after it
   // run() takes the state from another rank. False: the training is over without it; do not call run() then.
   // Throws kInvalidArgument if the process is of another build than the others, which then go on without it, and what a
@@ -206,6 +213,7 @@ class ElasticTraining {
   struct Survey;
   struct Newcomers;
 
+  void find_room();
   void add_cursor(Cursor cursor);
   void go_on(std::int64_t steps, const ElasticFunctions& functions);
   void begin_world(std::int64_t steps);

@@ -60,8 +60,15 @@ struct JobOptions {
   // How often the worker group is restarted after a failure. Each attempt has a new store, port and log folder.
   int max_restarts = 0;
 
-  // How long the workers run before one more process for each is loaded, for a restart (standby/standby.h). nullopt:
-  // never.
+  // A worker that fails does not end the job while at least as many workers run, are being replaced or have ended with
+  // 0. 0: every failure ends the job. For jobs of one node.
+  int min_workers = 0;
+  // How many workers that failed are replaced by newcomers (lockstep/launch/newcomer.h) in each attempt. Needs
+  // min_workers.
+  int max_replacements = 0;
+
+  // How long the workers run before one more process for each is loaded, for a restart or as a newcomer
+  // (standby/standby.h). nullopt: never.
   std::optional<std::chrono::milliseconds> standby_after = std::chrono::seconds(3);
 
   // After a failure or a signal, the time between SIGTERM (or that signal) and SIGKILL.

@@ -27,9 +27,10 @@ Result<std::optional<int>> first_failure(const std::string& store, const std::st
 
 inline constexpr std::chrono::seconds kLookAtEarlyEnds{2};
 
-// For the launcher, every kLookAtEarlyEnds: `ranks` have ended with 0. Where the others of the job wait in
-// init_process_group for one that has not joined, they get an error that says so. Ranks that need no other look are
-// taken out. Blocks as above.
-Status tell_of_early_ends(const JobSpec& job, std::vector<int>& ranks);
+// For the launcher, every kLookAtEarlyEnds: `ranks` have ended. Where the others of the job wait in init_process_group
+// for one that has not joined, they get an error that says so: "rank 1 could not take part: it " and `how`. Ranks that
+// need no other look are taken out. Blocks as above.
+Status tell_of_early_ends(const JobSpec& job, std::vector<int>& ranks,
+                          const std::string& how = "has ended with exit code 0 before it joined");
 
 }  // namespace lockstep::launch

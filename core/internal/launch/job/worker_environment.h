@@ -33,12 +33,16 @@ struct JobSpec {
   int restart_count = 0;    // which start this is, from 0
   int restarts = 0;         // how many of them followed a failure
   int max_restarts = 0;
+  int max_replacements = 0;                      // LOCKSTEP_MAX_REPLACEMENTS; 0: not set
   int omp_threads = 0;                           // OMP_NUM_THREADS for the workers; 0: not set here
   std::shared_ptr<ErrorFiles> error_files = {};  // of all attempts; null: spawn's processes have none
 };
 
 // The variables that the launcher sets for one worker, without the inherited ones.
 Variables worker_variables(const JobSpec& job, int local_rank);
+
+// Those that are other for a newcomer, which takes the place of the worker with this local rank: it is alone at first.
+Variables newcomer_variables(const JobSpec& job, int local_rank);
 
 // Makes glibc's allocator keep up to 512 MiB of freed memory, unless the user has set its variables. A training step
 // frees and allocates the same tensors again. Returning the pages in between can cost a quarter of a small model's
@@ -63,6 +67,8 @@ std::vector<std::string> changed_variables(std::span<const std::string> before, 
 
 // This process's environment as "NAME=value" entries.
 std::vector<std::string> current_environment();
+// The same for workers: without what another launcher has told this process alone.
+std::vector<std::string> environment_for_workers();
 
 // Cores per worker, at least 1: the value for OMP_NUM_THREADS.
 int threads_per_worker(int cores, int workers);

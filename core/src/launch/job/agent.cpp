@@ -29,13 +29,30 @@
 namespace lockstep::launch {
 namespace {
 
+// --min-workers and --max-replacements.
+Status check_survival(const JobOptions& options) {
+  const auto wrong = [](std::string message) { return Status(ErrorCode::kInvalidArgument, std::move(message)); };
+  if (options.max_replacements > 0 && options.min_workers == 0) {
+    return wrong(fmt::format("--max-replacements {} needs --min-workers, the fewest workers with which the job goes on",
+                             options.max_replacements));
+  }
+  if (options.min_workers > 0 && options.nodes.max_nodes > 1) {
+    return wrong(
+        "--min-workers: expected a job of one node. In a job of several nodes all launchers start the workers again "
+        "together: use --max-restarts, and --nnodes MIN:MAX where nodes may be lost");
+  }
+  if (options.min_workers <= options.workers) return {};
+  return wrong(fmt::format("--min-workers {}: expected at most the number of workers, which is {}", options.min_workers,
+                           options.workers));
+}
+
 Status check(const JobOptions& options) {
   if (options.command.empty()) return Status(ErrorCode::kInvalidArgument, "no program to run was given");
   if (options.workers < 1) {
     return Status(ErrorCode::kInvalidArgument,
                   fmt::format("{} workers asked for, expected 1 or more", options.workers));
   }
-  return {};
+  return check_survival(options);
 }
 
 int omp_threads(const std::vector<std::string>& environment, int workers, int given_cores) {
@@ -55,6 +72,7 @@ Result<JobSpec> describe_job(const JobOptions& options, const NodeLink* nodes) {
   job.world_size = options.workers;
   job.role = options.role;
   job.max_restarts = options.max_restarts;
+  job.max_replacements = options.max_replacements;
   job.omp_threads = omp_threads(current_environment(), options.workers, options.cores);
   if (nodes != nullptr) {
     job.job_key = nodes->job_key();
@@ -209,7 +227,8 @@ std::string describe_workers(const JobOptions& options) {
 }
 
 std::string describe_standby(const JobOptions& options, const Environment& environment) {
-  const bool restarts = options.max_restarts > 0 || options.nodes.min_nodes < options.nodes.max_nodes;
+  const bool replaces = options.max_replacements > 0;
+  const bool restarts = replaces || options.max_restarts > 0 || options.nodes.min_nodes < options.nodes.max_nodes;
   std::string text = "no processes, as there are no restarts";
   if (restarts && !options.standby_after) text = "no processes (--standby off)";
   if (restarts && options.standby_after) {
@@ -218,7 +237,13 @@ std::string describe_standby(const JobOptions& options, const Environment& envir
                ? fmt::format("one more process for each worker, loaded after {}", seconds(*options.standby_after))
                : "no processes, as the program is not one with Lockstep";
   }
-  return "  on standby for a restart: " + text + "\n";
+  return fmt::format("  on standby for a {}: {}\n", replaces ? "replacement" : "restart", text);
+}
+
+std::string describe_deaths(const JobOptions& options) {
+  if (options.min_workers == 0) return "";
+  return fmt::format("  after a worker's failure: goes on while {} of {} workers are left; replaces {} at most\n",
+                     options.min_workers, options.workers, options.max_replacements);
 }
 
 std::string describe_output(const JobOptions& options) {
@@ -276,7 +301,7 @@ std::string describe_plan(const JobOptions& options) {
          describe_nodes(options, environment) + describe_workers(options) +
          fmt::format("  restarts after failures: {}\n  time to end, before SIGKILL: {}\n", options.max_restarts,
                      seconds(options.grace)) +
-         describe_standby(options, environment) + describe_output(options);
+         describe_deaths(options) + describe_standby(options, environment) + describe_output(options);
 }
 
 }  // namespace lockstep::launch

@@ -20,6 +20,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/host.h"
@@ -49,6 +50,7 @@ std::string indented(std::string_view text) {
 using nlohmann::json;
 
 constexpr std::size_t kMostBytes = std::size_t{1} << 20;
+constexpr int kMostTries = 3;
 constexpr mode_t kFolderMode = 0711;  // other users cannot list it
 constexpr mode_t kFileMode = 0666;    // who knows its name may write, which is random: a worker may be another user's
 constexpr std::size_t kLeastRoom = std::size_t{1} << 20;
@@ -67,26 +69,56 @@ bool has_room(const std::string& parent) {
   return statvfs(parent.c_str(), &info) == 0 && info.f_bavail * info.f_frsize >= kLeastRoom;
 }
 
-// Empty: no place for it can be written.
-std::string make_folder() {
+constexpr std::string_view kFolderName = "lockstep_errors_";
+
+// Folders of this user's launchers that were killed together with their supervisors. A launcher that lives has locked
+// its own.
+void remove_abandoned(const std::filesystem::path& parent) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(parent, error), end; !error && entry != end; entry.increment(error)) {
+    const std::filesystem::path& path = entry->path();
+    if (!path.filename().native().starts_with(kFolderName)) continue;
+    const Fd folder(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    struct stat info {};
+    if (!folder.valid() || fstat(folder.get(), &info) != 0 || info.st_uid != geteuid()) continue;
+    std::error_code ignored;
+    if (flock(folder.get(), LOCK_EX | LOCK_NB) == 0) std::filesystem::remove_all(path, ignored);
+  }
+}
+
+// Programs that remove old files (systemd-tmpfiles) leave a folder alone while somebody has locked it, and so does
+// remove_abandoned(). Not valid: another launcher has taken the folder for an abandoned one before.
+Fd lock_folder(const std::string& path) {
+  Fd folder(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  struct stat info {};
+  // On a file system without locks nobody removes the folder.
+  const bool taken = folder.valid() && flock(folder.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  const bool gone = fstat(folder.get(), &info) != 0 || info.st_nlink == 0;
+  if (taken || gone) folder.reset();
+  return folder;
+}
+
+struct LockedFolder {
+  std::string path = {};  // empty: no place for it can be written
+  Fd lock = {};
+};
+
+LockedFolder make_folder() {
   // In memory first: a disk that hangs would delay the launcher.
   for (const std::string& parent : {std::string("/dev/shm"), temporary_folder()}) {
     std::error_code error;
     const std::filesystem::path whole = std::filesystem::absolute(parent, error);  // workers may change their folder
     if (error || !has_room(parent)) continue;
-    std::string path = (whole / "lockstep_errors_XXXXXX").string();
-    if (mkdtemp(path.data()) == nullptr) continue;
-    if (chmod(path.c_str(), kFolderMode) == 0) return path;
-    rmdir(path.c_str());
+    remove_abandoned(whole);
+    for (int tries = 0; tries < kMostTries; ++tries) {
+      std::string path = (whole / fmt::format("{}XXXXXX", kFolderName)).string();
+      if (mkdtemp(path.data()) == nullptr) break;
+      Fd lock = lock_folder(path);
+      if (lock.valid() && fchmod(lock.get(), kFolderMode) == 0) return {std::move(path), std::move(lock)};
+      rmdir(path.c_str());
+    }
   }
   return {};
-}
-
-// Programs that remove old files (systemd-tmpfiles) leave a folder alone while somebody has locked it.
-Fd lock_folder(const std::string& path) {
-  Fd folder(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (folder.valid()) static_cast<void>(flock(folder.get(), LOCK_SH | LOCK_NB));
-  return folder;
 }
 
 // The number in the line "oom_kill 3".
@@ -118,8 +150,9 @@ Result<bool> write_report(const std::string& path, const std::string& report) {
 
 }  // namespace
 
-std::string format_failure(const Failure& failure) {
-  std::string text = fmt::format("lockstep: rank {} failed first: {}\n", failure.rank, describe_exit(failure.exit));
+std::string format_failure(const Failure& failure, std::string_view what) {
+  std::string text = fmt::format("lockstep: {} {} {}: {}\n", failure.is_newcomer ? "the newcomer for rank" : "rank",
+                                 failure.rank, what, describe_exit(failure.exit));
   const std::string node = failure.node_rank < 0 ? "" : fmt::format("node {}, ", failure.node_rank);
   text += fmt::format("  {}host {}, pid {}, local rank {}, ran {:.2f} s", node, failure.host, failure.exit.pid,
                       failure.local_rank, std::chrono::duration<double>(failure.exit.run_time).count());
@@ -148,8 +181,9 @@ ErrorFiles::~ErrorFiles() {
 
 std::string ErrorFiles::make_file() {
   if (folder_.empty()) {
-    folder_ = make_folder();
-    if (!folder_.empty()) lock_ = lock_folder(folder_);
+    LockedFolder made = make_folder();
+    folder_ = std::move(made.path);
+    lock_ = std::move(made.lock);
   }
   const Result<std::string> name = random_digits(16);
   if (folder_.empty() || !name.ok()) return {};

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "launch/job/agent.h"
@@ -22,16 +23,17 @@ struct Failure {
   int node_rank = -1;  // GROUP_RANK; -1: the job has one node
   std::string host;
   std::string command;
-  int attempt = 0;          // the restart count
-  int max_restarts = 0;     // the limit of `attempt`
-  std::string error;        // the exception that the worker wrote to its error file
-  std::string call_stack;   // that exception's
-  bool stderr_seen = true;  // false: it went straight to the terminal
+  int attempt = 0;           // the restart count
+  int max_restarts = 0;      // the limit of `attempt`
+  std::string error;         // the exception that the worker wrote to its error file
+  std::string call_stack;    // that exception's
+  bool is_newcomer = false;  // had not joined the others
+  bool stderr_seen = true;   // false: it went straight to the terminal
   std::vector<std::string> stderr_tail;
 };
 
-// Several lines, with no newline at the end.
-std::string format_failure(const Failure& failure);
+// Several lines, with no newline at the end. `what`: "failed" where the job goes on.
+std::string format_failure(const Failure& failure, std::string_view what = "failed first");
 
 // The code that a shell would return: 128 + number for a signal.
 int exit_code_of(const Exit& exit);

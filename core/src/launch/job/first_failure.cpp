@@ -50,7 +50,7 @@ Result<std::optional<int>> first_failure(const std::string& store, const std::st
   return rank < 0 ? std::optional<int>() : rank;
 }
 
-Status tell_of_early_ends(const JobSpec& job, std::vector<int>& ranks) {
+Status tell_of_early_ends(const JobSpec& job, std::vector<int>& ranks, const std::string& how) {
   LOCKSTEP_ASSIGN_OR_RETURN(const auto client, connect(job.store, job.job_key, kQueryTimeout));
   comm::RendezvousOptions options;
   options.world_size = job.world_size;
@@ -72,7 +72,7 @@ Status tell_of_early_ends(const JobSpec& job, std::vector<int>& ranks) {
   for (const int ended : std::exchange(ranks, {})) {
     LOCKSTEP_ASSIGN_OR_RETURN(const bool joined, comm::has_joined(*client, base, ended));
     options.rank = ended;
-    if (!joined) refuse_rendezvous(options, client, "it has ended with exit code 0 before it joined");
+    if (!joined) refuse_rendezvous(options, client, "it " + how);
   }
   return {};
 }

@@ -66,7 +66,7 @@ Status Relay::connect_stream(const JobOptions& options, const JobSpec& job, int 
   if (to_file) {
     LOCKSTEP_ASSIGN_OR_RETURN(file, open_log(options, job, job.first_rank + local_rank, is_err ? "stderr" : "stdout"));
   }
-  Source& source = stderr_[static_cast<std::size_t>(local_rank)];
+  Source& source = stderr_[local_rank];
   if (to_file && !tee && !to_terminal) {
     fd = file.fd.get();
     workers_files_.push_back(std::move(file.fd));
@@ -97,7 +97,8 @@ Status Relay::connect_stream(const JobOptions& options, const JobSpec& job, int 
 }
 
 Status Relay::connect(const JobOptions& options, const JobSpec& job, int local_rank, Command& command) {
-  stderr_.emplace_back();
+  if (Source& before = stderr_[local_rank]; before.tail != nullptr) earlier_tails_.push_back(std::move(before.tail));
+  stderr_[local_rank] = {};
   LOCKSTEP_RETURN_IF_ERROR(connect_stream(options, job, local_rank, Streams::kOut, command));
   LOCKSTEP_RETURN_IF_ERROR(connect_stream(options, job, local_rank, Streams::kErr, command));
   const bool shows_stderr = command.stderr_fd == STDERR_FILENO && consoles_.err().terminal();
@@ -154,7 +155,7 @@ void Relay::drain() {
 }
 
 std::optional<std::vector<std::string>> Relay::stderr_tail(int local_rank) const {
-  const Source& source = stderr_[static_cast<std::size_t>(local_rank)];
+  const Source& source = stderr_.at(local_rank);
   if (source.tail != nullptr) return source.tail->lines();
   if (source.path.empty()) return std::nullopt;
   const std::function<Result<std::string>()> read = [path = source.path]() -> Result<std::string> {

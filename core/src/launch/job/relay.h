@@ -30,7 +30,7 @@ class Relay {
   // Decides where the worker's output goes, opens pipes, pseudo-terminals and files, and sets the command's
   // descriptors. Sets TERM=dumb if stdout is a pseudo-terminal: its lines get a prefix or go to a file. A worker whose
   // stderr is the launcher's own terminal keeps TERM, because the user looks at this stderr. Waits for a folder that
-  // does not answer until a signal comes: kAborted.
+  // does not answer until a signal comes: kAborted. The worker may take the place of an earlier one.
   Status connect(const JobOptions& options, const JobSpec& job, int local_rank, Command& command);
   // To call when the workers run: closes the descriptors of which they have copies.
   void started();
@@ -74,7 +74,8 @@ class Relay {
   std::vector<std::unique_ptr<WorkerStream>> streams_;
   std::map<int, WorkerStream*> terminals_;  // by local rank: the streams_ that are read from pseudo-terminals
   bool said_no_terminals_ = false;
-  std::vector<Source> stderr_;  // by local rank
+  std::map<int, Source> stderr_;                      // by local rank
+  std::vector<std::unique_ptr<Tail>> earlier_tails_;  // of replaced workers, whose streams may have more to say
 };
 
 }  // namespace lockstep::launch

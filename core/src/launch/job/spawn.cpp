@@ -53,7 +53,7 @@ Result<std::vector<Command>> make_commands(const SpawnOptions& options, int call
   Command common;
   LOCKSTEP_ASSIGN_OR_RETURN(common.executable, own_program());
   common.arguments = options.argv.empty() ? own_arguments() : options.argv;
-  const std::vector<std::string> inherited = current_environment();
+  const std::vector<std::string> inherited = environment_for_workers();
   std::vector<Command> commands;
   for (int rank = 0; rank < options.nprocs; ++rank) {
     const int writer = pipes[static_cast<std::size_t>(rank)].writer.get();

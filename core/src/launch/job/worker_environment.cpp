@@ -30,7 +30,20 @@ Variables worker_variables(const JobSpec& job, int local_rank) {
       {"LOCKSTEP_JOB_KEY", job.job_key},
   };
   if (!job.store.empty()) variables.emplace_back("LOCKSTEP_STORE", job.store);
+  if (job.max_replacements > 0) {
+    variables.emplace_back("LOCKSTEP_MAX_REPLACEMENTS", std::to_string(job.max_replacements));
+  }
   if (job.omp_threads > 0) variables.emplace_back("OMP_NUM_THREADS", std::to_string(job.omp_threads));
+  return variables;
+}
+
+// The dead worker may still have the master port.
+Variables newcomer_variables(const JobSpec& job, int local_rank) {
+  Variables variables{{"LOCKSTEP_NEWCOMER", std::to_string(job.first_rank + local_rank)}, {"MASTER_PORT", "0"}};
+  for (const char* number : {"RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"}) variables.emplace_back(number, "0");
+  for (const char* size : {"WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"}) {
+    variables.emplace_back(size, "1");
+  }
   return variables;
 }
 
@@ -89,6 +102,14 @@ void use_dumb_terminal(std::vector<std::string>& environment) {
 std::vector<std::string> current_environment() {
   std::vector<std::string> entries;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) entries.emplace_back(*entry);
+  return entries;
+}
+
+std::vector<std::string> environment_for_workers() {
+  std::vector<std::string> entries = current_environment();
+  std::erase_if(entries, [](const std::string& entry) {
+    return entry.starts_with("LOCKSTEP_NEWCOMER=") || entry.starts_with("LOCKSTEP_MAX_REPLACEMENTS=");
+  });
   return entries;
 }
 

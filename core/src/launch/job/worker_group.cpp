@@ -32,35 +32,44 @@ bool is_about_the_program(ErrorCode code) {
 
 }  // namespace
 
-Result<std::vector<Command>> WorkerGroup::make_commands(const std::string& executable, int null_fd) {
-  Command common;
-  common.executable = executable;
-  common.arguments = options_.command;
-  const std::vector<std::string> inherited = current_environment();
-  const std::vector<int> cores = options_.pin_cores ? allowed_cores() : std::vector<int>();
-  const std::vector<std::vector<int>> shares = share_cores(cores, options_.workers);
+Result<std::vector<Command>> WorkerGroup::make_commands() {
   // A shell's keystrokes are not for a job in the background. The system would stop the launcher if it read them, but
   // not a worker, which is in a session of its own.
   const pid_t foreground = tcgetpgrp(STDIN_FILENO);
   const bool in_background = foreground > 0 && foreground != getpgrp();
   std::vector<Command> commands;
   for (int local_rank = 0; local_rank < options_.workers; ++local_rank) {
-    Command& command = commands.emplace_back(common);
-    Variables variables = worker_variables(job_, local_rank);
-    variables.emplace_back("TORCHELASTIC_ERROR_FILE", error_files_.emplace_back(job_.error_files->make_file()));
-    const auto number = static_cast<std::size_t>(local_rank);
-    if (number < options_.worker_variables.size()) {
-      const Variables& more = options_.worker_variables[number];
-      variables.insert(variables.end(), more.begin(), more.end());
-    }
-    command.environment = merge_environment(inherited, variables);
-    keep_freed_memory(command.environment);
-    use_huge_pages(command.environment);
-    command.cpus = number < options_.worker_cores.size() ? options_.worker_cores[number] : shares[number];
-    if (local_rank > 0 || in_background) command.stdin_fd = null_fd;
-    LOCKSTEP_RETURN_IF_ERROR(relay_.connect(options_, job_, local_rank, command));
+    LOCKSTEP_ASSIGN_OR_RETURN(Command command, make_command(local_rank));
+    if (local_rank == 0 && !in_background) command.stdin_fd = STDIN_FILENO;
+    commands.push_back(std::move(command));
   }
   return commands;
+}
+
+// Its standard input is /dev/null. `more` wins over all but the variables that the options name.
+Result<Command> WorkerGroup::make_command(int local_rank, const Variables& more) {
+  const auto number = static_cast<std::size_t>(local_rank);
+  Command command;
+  command.executable = executable_;
+  command.arguments = options_.command;
+  command.environment = merge_environment(environment_for_workers(), worker_variables(job_, local_rank));
+  if (error_files_.size() <= number) error_files_.resize(number + 1);
+  error_files_[number] = job_.error_files->make_file();
+  Variables variables = more;
+  variables.emplace_back("TORCHELASTIC_ERROR_FILE", error_files_[number]);
+  if (number < options_.worker_variables.size()) {
+    const Variables& given = options_.worker_variables[number];
+    variables.insert(variables.end(), given.begin(), given.end());
+  }
+  command.environment = merge_environment(command.environment, variables);
+  keep_freed_memory(command.environment);
+  use_huge_pages(command.environment);
+  const bool is_placed = number < options_.worker_cores.size();
+  const std::vector<int> cores = options_.pin_cores && !is_placed ? allowed_cores() : std::vector<int>();
+  command.cpus = is_placed ? options_.worker_cores[number] : share_cores(cores, options_.workers)[number];
+  command.stdin_fd = null_fd_.get();
+  LOCKSTEP_RETURN_IF_ERROR(relay_.connect(options_, job_, local_rank, command));
+  return command;
 }
 
 Result<RunResult> WorkerGroup::run() {
@@ -70,9 +79,10 @@ Result<RunResult> WorkerGroup::run() {
     result_.program = executable.status();
     return std::move(result_);
   }
-  const Fd null_fd(open("/dev/null", O_RDONLY | O_CLOEXEC));
-  if (!null_fd.valid()) return Status::from_errno("cannot open /dev/null", errno);
-  const auto made = make_commands(executable.value(), null_fd.get());
+  executable_ = executable.value();
+  null_fd_.reset(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!null_fd_.valid()) return Status::from_errno("cannot open /dev/null", errno);
+  const auto made = make_commands();
   if (made.status().code() == ErrorCode::kAborted) return ended_by_signal(made.status());
   LOCKSTEP_RETURN_IF_ERROR(made.status());
   const std::vector<Command>& commands = made.value();
@@ -88,20 +98,21 @@ Result<RunResult> WorkerGroup::run() {
     return std::move(result_);
   }
   LOCKSTEP_ASSIGN_OR_RETURN(ProcessTree tree, std::move(started));
-  standby_.prepare(job_, commands);
+  Workers workers(std::move(tree));
+  if (options_.min_workers > 0) roster_.emplace(options_.workers, options_.min_workers, options_.max_replacements);
+  if (options_.max_replacements > 0) prepare_reserves(commands);
+  if (options_.max_replacements == 0) standby_.prepare(job_, commands);
   exited_.assign(commands.size(), false);
   relay_.started();
-  for (bool going_on = true; going_on && (tree.running() > 0 || awaits_other_node());) {
-    LOCKSTEP_ASSIGN_OR_RETURN(going_on, step(tree));
+  for (bool going_on = true; going_on && (workers.running() > 0 || awaits_other_node());) {
+    LOCKSTEP_ASSIGN_OR_RETURN(going_on, step(workers));
   }
-  result_.leftovers = tree.end(options_.end_timeout);
+  const Status waiting = reserves_.end();
+  result_.leftovers = workers.end(options_.end_timeout);
   if (result_.leftovers.code() == ErrorCode::kInternal) return result_.leftovers;
+  if (result_.leftovers.ok()) result_.leftovers = waiting;
   relay_.drain();
-  if (result_.failure) {
-    const auto tail = relay_.stderr_tail(result_.failure->local_rank);
-    result_.failure->stderr_seen = tail.has_value();
-    result_.failure->stderr_tail = tail.value_or(std::vector<std::string>());
-  }
+  if (result_.failure && !tail_is_noted_) note_tail(*result_.failure);
   return std::move(result_);
 }
 
@@ -116,36 +127,47 @@ RunResult WorkerGroup::ended_by_signal(const Status& why) {
   return std::move(result_);
 }
 
-Result<bool> WorkerGroup::step(ProcessTree& tree) {
-  std::vector<pollfd> polled{{signals_.fd(), POLLIN, 0}, {signals_.workers_fd(), POLLIN, 0}, {tree.fd(), POLLIN, 0}};
+Result<bool> WorkerGroup::step(Workers& workers) {
+  std::vector<pollfd> polled{{signals_.fd(), POLLIN, 0}, {signals_.workers_fd(), POLLIN, 0}};
+  workers.add_to(polled);
   relay_.add_to(polled);
   consoles_.add_to(polled);
   if (nodes_ != nullptr && result_.nodes.ok()) polled.push_back({nodes_->fd(), POLLIN, 0});
   const Deadline nodes_due = nodes_ != nullptr ? nodes_->next_due() : Deadline::never();
-  const Deadline standby_due = all_is_well() ? standby_.next_due() : Deadline::never();
+  const Deadline reserves_due = earlier(standby_.next_due(), reserves_.next_due());
+  const Deadline standby_due = earlier(all_is_well() ? reserves_due : Deadline::never(), end_newcomers_at_);
   const Deadline end = (kill_at_ ? kill_at_ : stop_at_).value_or(Deadline::never());
   const Deadline due = earlier(earlier(nodes_due, standby_due), earlier(relay_.next_due(), end));
   const auto waited = poll_until(polled, earlier(due, look_at_));
   LOCKSTEP_RETURN_IF_ERROR(waited.status().with_context("cannot wait for the workers"));
   relay_.serve();
   for (const int local_rank : relay_.writers_in_vain()) {
-    if (tree.signal(SIGPIPE, local_rank).ok()) relay_.told(local_rank);
+    if (workers.signal(SIGPIPE, local_rank).ok()) relay_.told(local_rank);
   }
-  LOCKSTEP_RETURN_IF_ERROR(take_exits(tree));
-  serve_nodes(tree);
-  if (polled[1].revents != 0) pass_on_signal(tree);
-  if (polled[0].revents != 0 && !take_signal(tree)) return false;
-  if (all_is_well()) standby_.start_if_due();
+  LOCKSTEP_RETURN_IF_ERROR(take_exits(workers));
+  serve_nodes(workers);
+  if (polled[1].revents != 0) pass_on_signal(workers);
+  if (polled[0].revents != 0 && !take_signal(workers)) return false;
+  if (all_is_well()) {
+    standby_.start_if_due();
+    reserves_.start_if_due();
+  }
+  if (end_newcomers_at_.expired()) end_newcomers(workers);
   if (look_at_.expired()) look_for_early_ends();
-  if (stop_at_ && !kill_at_ && stop_at_->expired()) stop_after_failure(tree);
+  if (stop_at_ && !kill_at_ && stop_at_->expired()) stop_after_failure(workers);
   if (!kill_at_ || !kill_at_->expired()) return true;
-  if (tree.running() > 0 && options_.grace.count() > 0) say_killed();
+  if (workers.running() > 0 && options_.grace.count() > 0) say_killed();
   return false;
 }
 
 void WorkerGroup::look_for_early_ends() {
-  if (all_is_well()) static_cast<void>(tell_of_early_ends(job_, ended_));  // the store may be busy: next time
-  look_at_ = ended_.empty() || !all_is_well() ? Deadline::never() : Deadline::after(kLookAtEarlyEnds);
+  if (all_is_well()) {
+    // The store may be busy: next time.
+    if (!ended_.empty()) static_cast<void>(tell_of_early_ends(job_, ended_));
+    if (!died_.empty()) static_cast<void>(tell_of_early_ends(job_, died_, "has failed before it joined"));
+  }
+  const bool once_more = all_is_well() && !(ended_.empty() && died_.empty());
+  look_at_ = once_more ? Deadline::after(kLookAtEarlyEnds) : Deadline::never();
 }
 
 void WorkerGroup::say_killed() {
@@ -160,25 +182,26 @@ void WorkerGroup::say_killed() {
                   std::chrono::duration<double>(options_.grace).count(), ranks.size() == 1 ? "was" : "were"));
 }
 
-Status WorkerGroup::take_exits(ProcessTree& tree) {
-  while (tree.running() > 0) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<Exit> exit, tree.next_exit());
+Status WorkerGroup::take_exits(Workers& workers) {
+  while (workers.running() > 0) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<Exit> exit, workers.next_exit());
     if (!exit) return {};
     exited_[static_cast<std::size_t>(exit->index)] = true;
     // A worker that exits because we stop it has not failed.
-    if (!kill_at_) take_exit(tree, *exit);
+    if (!kill_at_) take_exit(workers, *exit);
   }
   return {};
 }
 
 // Another running worker may have claimed the failure as its own. Then that worker gets time to exit with its own
 // error, which is the one to report.
-void WorkerGroup::take_exit(ProcessTree& tree, const Exit& exit) {
+void WorkerGroup::take_exit(Workers& workers, const Exit& exit) {
   if (awaited_) {
     if (exit.index != *awaited_) return;
     if (exit.failed()) note_failure(exit);
-    return stop_after_failure(tree);
+    return stop_after_failure(workers);
   }
+  if (roster_) return survive(workers, exit);
   if (!exit.failed()) {
     ended_.push_back(job_.first_rank + exit.index);
     if (look_at_.is_never()) look_at_ = Deadline::after(kLookAtEarlyEnds);
@@ -186,50 +209,52 @@ void WorkerGroup::take_exit(ProcessTree& tree, const Exit& exit) {
   }
   note_failure(exit);
   awaited_ = claimed_by_running();
-  if (!awaited_) return stop_after_failure(tree);
+  if (!awaited_) return stop_after_failure(workers);
   stop_at_ = Deadline::after(options_.grace);
 }
 
-std::optional<int> WorkerGroup::claimed_by_running() const {
+std::optional<int> WorkerGroup::claimed() const {
   const Result<std::optional<int>> rank = first_failure(job_.store, job_.job_key);
   if (!rank.ok() || !rank.value()) return {};
   const int local_rank = *rank.value() - job_.first_rank;
-  const bool here = local_rank >= 0 && local_rank < options_.workers;
-  if (!here) return nodes_ != nullptr ? std::optional(kElsewhere) : std::nullopt;
-  return !exited_[static_cast<std::size_t>(local_rank)] ? std::optional(local_rank) : std::nullopt;
+  if (local_rank >= 0 && local_rank < options_.workers) return local_rank;
+  return nodes_ != nullptr ? std::optional(kElsewhere) : std::nullopt;
 }
 
-void WorkerGroup::pass_on_signal(ProcessTree& tree) {
+std::optional<int> WorkerGroup::claimed_by_running() const {
+  const std::optional<int> local_rank = claimed();
+  const bool has_exited = local_rank && *local_rank != kElsewhere && exited_[static_cast<std::size_t>(*local_rank)];
+  return has_exited ? std::nullopt : local_rank;
+}
+
+void WorkerGroup::pass_on_signal(Workers& workers) {
   const int number = signals_.take_for_workers();
-  if (number != 0 && !kill_at_) (void)tree.signal(number);
+  if (number != 0 && !kill_at_) (void)workers.signal(number);
 }
 
-bool WorkerGroup::take_signal(ProcessTree& tree) {
+bool WorkerGroup::take_signal(Workers& workers) {
   const int number = signals_.take();
   if (number == 0) return true;
   if (result_.signal != 0) return false;
   result_.signal = number;
   // They may have been asked already: a scheduler signals all nodes and all processes of a job, and another node's
   // launcher, or a worker that such a signal has ended, can be faster.
-  if (!kill_at_) begin_stop(tree, number);
+  if (!kill_at_) begin_stop(workers, number);
   tell({.kind = EventKind::kLeave, .number = number});
   return !signals_.at_once();
 }
 
-void WorkerGroup::begin_stop(ProcessTree& tree, int signal_number) {
+void WorkerGroup::begin_stop(Workers& workers, int signal_number) {
   kill_at_ = Deadline::after(options_.grace);
   // If this fails because the supervisor is dead, the next step reports that.
-  (void)tree.signal(signal_number);
+  (void)workers.signal(signal_number);
 }
 
 // The tail of stderr goes with the news, so what the workers have written is read first.
-void WorkerGroup::stop_after_failure(ProcessTree& tree) {
-  begin_stop(tree, SIGTERM);
+void WorkerGroup::stop_after_failure(Workers& workers) {
+  begin_stop(workers, SIGTERM);
   if (nodes_ == nullptr) return;
-  relay_.serve();
-  const auto tail = relay_.stderr_tail(result_.failure->local_rank);
-  result_.failure->stderr_seen = tail.has_value();
-  result_.failure->stderr_tail = tail.value_or(std::vector<std::string>());
+  note_tail(*result_.failure);
   tell({.kind = EventKind::kFailed, .number = job_.restart_count, .failure = *result_.failure});
 }
 
@@ -238,23 +263,23 @@ void WorkerGroup::tell(const Event& event) {
   result_.nodes = nodes_->tell(event);
 }
 
-void WorkerGroup::serve_nodes(ProcessTree& tree) {
+void WorkerGroup::serve_nodes(Workers& workers) {
   if (nodes_ == nullptr) return;
   if (result_.nodes.ok()) result_.nodes = nodes_->serve();
   say_notes(*nodes_, consoles_.err(), options_.nodes.reports);
   for (const int number : nodes_->take_signals()) {
-    if (!kill_at_) (void)tree.signal(number);
+    if (!kill_at_) (void)workers.signal(number);
   }
   const JobState& state = nodes_->state();
   const bool goes_on =
       state.phase() == Phase::kRunning && state.attempt() == job_.restart_count && nodes_->group_rank() >= 0;
   if ((result_.nodes.ok() && goes_on) || kill_at_) return;
   result_.stopped = true;
-  begin_stop(tree, SIGTERM);
+  begin_stop(workers, SIGTERM);
 }
 
-void WorkerGroup::note_failure(const Exit& exit) {
-  Failure& failure = result_.failure.emplace();
+Failure WorkerGroup::make_failure(const Exit& exit) const {
+  Failure failure;
   failure.exit = exit;
   failure.local_rank = exit.index;
   failure.rank = job_.first_rank + exit.index;
@@ -264,6 +289,20 @@ void WorkerGroup::note_failure(const Exit& exit) {
   failure.max_restarts = job_.max_restarts;
   read_error_file(error_files_[static_cast<std::size_t>(exit.index)], failure);
   if (exit.signal == SIGKILL && failure.error.empty()) failure.error = lack_of_memory(memory_kills_, memory_kills());
+  return failure;
+}
+
+void WorkerGroup::note_failure(const Exit& exit) {
+  result_.failure = make_failure(exit);
+  tail_is_noted_ = false;
+}
+
+// What the worker has written is read first.
+void WorkerGroup::note_tail(Failure& failure) {
+  relay_.serve();
+  const auto tail = relay_.stderr_tail(failure.local_rank);
+  failure.stderr_seen = tail.has_value();
+  failure.stderr_tail = tail.value_or(std::vector<std::string>());
 }
 
 }  // namespace lockstep::launch

@@ -3,17 +3,23 @@
 
 #include <chrono>
 #include <csignal>
+#include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "launch/job/agent.h"
 #include "launch/job/failure_report.h"
 #include "launch/job/relay.h"
+#include "launch/job/roster.h"
 #include "launch/job/worker_environment.h"
+#include "launch/job/workers.h"
 #include "launch/output/console.h"
 #include "launch/process/process_tree.h"
 #include "launch/process/signal_watch.h"
 #include "launch/standby/standby.h"
+#include "lockstep/base/fd.h"
+#include "lockstep/store/store.h"
 
 namespace lockstep::launch {
 
@@ -48,6 +54,7 @@ class WorkerGroup {
         signals_(signals),
         standby_(standby),
         nodes_(nodes),
+        reserves_(options),
         relay_(consoles, logs, signals.fd()) {}
 
   // Blocks until no process of the group is left that can be killed, and its output is relayed. An error means that the
@@ -55,29 +62,48 @@ class WorkerGroup {
   Result<RunResult> run();
 
  private:
-  Result<std::vector<Command>> make_commands(const std::string& executable, int null_fd);
+  Result<std::vector<Command>> make_commands();
+  Result<Command> make_command(int local_rank, const Variables& more = {});
   // Makes the workers of processes on standby if there are any, else starts new processes.
   Result<ProcessTree> start(const std::vector<Command>& commands);
   // Whether the workers run, and are to go on.
   bool all_is_well() const { return !result_.failure && !kill_at_; }
   RunResult ended_by_signal(const Status& why);
   // Waits for events once and handles them. False: end the group now.
-  Result<bool> step(ProcessTree& tree);
-  Status take_exits(ProcessTree& tree);
-  void take_exit(ProcessTree& tree, const Exit& exit);
+  Result<bool> step(Workers& workers);
+  Status take_exits(Workers& workers);
+  void take_exit(Workers& workers, const Exit& exit);
+  // The same where the job may go on without a worker (deaths.cpp).
+  void survive(Workers& workers, const Exit& exit);
+  void see_who_has_joined();
+  void note_death(const Exit& exit, bool is_newcomer);
+  // Starts a newcomer.
+  Roster::Then replace(Workers& workers, int local_rank);
+  Result<ProcessTree> start_newcomer(int local_rank);
+  void say_death(Roster::Then then);
+  void tell_that_nobody_comes();
+  void end_for_lack_of_workers(Workers& workers);
+  // Those that wait for a place in a world of which nobody is left.
+  void end_newcomers(Workers& workers);
+  void prepare_reserves(const std::vector<Command>& commands);
+  void end_reserves();
+  void note_tail(Failure& failure);
   // Hears what the other nodes have to say. They may ask to stop.
-  void serve_nodes(ProcessTree& tree);
+  void serve_nodes(Workers& workers);
   void tell(const Event& event);
-  // The worker that has claimed the first failure and has not exited yet: its local rank, or kElsewhere.
+  // The worker that has claimed the first failure: its local rank, or kElsewhere.
+  std::optional<int> claimed() const;
+  // The same if it has not exited yet.
   std::optional<int> claimed_by_running() const;
   // Whether the failure of this node is not told yet, because a worker of another node has claimed the first one.
   bool awaits_other_node() const { return awaited_ == kElsewhere && !kill_at_; }
   // False: this is the second signal, or it asks for the end at once.
-  bool take_signal(ProcessTree& tree);
-  void begin_stop(ProcessTree& tree, int signal_number);
+  bool take_signal(Workers& workers);
+  void begin_stop(Workers& workers, int signal_number);
   // SIGUSR1 and SIGUSR2 go to the workers, and mean nothing to the launcher.
-  void pass_on_signal(ProcessTree& tree);
-  void stop_after_failure(ProcessTree& tree);
+  void pass_on_signal(Workers& workers);
+  void stop_after_failure(Workers& workers);
+  Failure make_failure(const Exit& exit) const;
   void note_failure(const Exit& exit);
   // Workers that have ended with 0 and for which others wait in vain.
   void look_for_early_ends();
@@ -90,6 +116,7 @@ class WorkerGroup {
   SignalWatch& signals_;
   Standby& standby_;
   NodeLink* const nodes_;
+  Reserves reserves_;
   Relay relay_;
   RunResult result_;
   std::vector<std::string> error_files_;  // paths by local rank
@@ -97,10 +124,18 @@ class WorkerGroup {
   static constexpr int kElsewhere = -1;
   MemoryKills memory_kills_;  // before the workers started
   std::vector<int> ended_;    // ranks that have ended with 0, until they are known to have joined the others
+  std::vector<int> died_;     // the same for workers without which the job goes on
   Deadline look_at_ = Deadline::never();
   std::optional<int> awaited_;       // the local rank that claimed the first failure, until it exits
   std::optional<Deadline> stop_at_;  // set while `awaited_` is
   std::optional<Deadline> kill_at_;  // set while the group is being stopped
+  std::string executable_;
+  Fd null_fd_;
+  std::optional<Roster> roster_;            // nullopt: every failure ends the group
+  std::vector<Failure> deaths_;             // in the order of time; with a roster
+  bool tail_is_noted_ = false;              // the failure's
+  std::shared_ptr<comm::Store> newcomers_;  // their part of the store, once it was needed
+  Deadline end_newcomers_at_ = Deadline::never();
 };
 
 }  // namespace lockstep::launch

@@ -56,9 +56,9 @@ bool runs_replaced_program(pid_t pid) {
   return !error && program_file(running) != program_file(path);
 }
 
-// Does not wait for long: a process may not be able to die now.
-void reap(const std::vector<pid_t>& pids) {
-  const Deadline deadline = Deadline::after(std::chrono::seconds(1));
+// A process may not be able to die now.
+void reap(const std::vector<pid_t>& pids, std::chrono::milliseconds limit) {
+  const Deadline deadline = Deadline::after(limit);
   for (const pid_t pid : pids) {
     // 0: it was never started.
     while (pid > 0 && waitpid(pid, nullptr, WNOHANG) == 0 && !deadline.expired()) {
@@ -87,14 +87,20 @@ Standby::~Standby() {
 
 void Standby::prepare(const JobSpec& job, std::span<const Command> workers) {
   due_.reset();
-  if (!options_.standby_after || !restart_may_follow(options_, job)) return;
-  if (workers.empty() || !has_standby_hook(workers.front().executable)) return;
+  if (!restart_may_follow(options_, job)) return;
   // The values that the next attempt will have, if a failure leads to it. Libraries may read them when they are loaded.
   const Variables next{{"TORCHELASTIC_RESTART_COUNT", std::to_string(job.restarts + 1)},
                        {"LOCKSTEP_RESTART_COUNT", std::to_string(job.restart_count + 1)}};
+  std::vector<Command> commands(workers.begin(), workers.end());
+  for (Command& command : commands) command.environment = merge_environment(command.environment, next);
+  load_later(job, std::move(commands));
+}
+
+void Standby::load_later(const JobSpec& job, std::vector<Command> commands) {
+  due_.reset();
+  if (!options_.standby_after || commands.empty() || !has_standby_hook(commands.front().executable)) return;
   error_files_ = job.error_files;
-  commands_.assign(workers.begin(), workers.end());
-  for (Command& command : commands_) command.environment = merge_environment(command.environment, next);
+  commands_ = std::move(commands);
   due_ = Deadline::after(*options_.standby_after);
 }
 
@@ -191,8 +197,37 @@ Status Standby::end() {
   tree_.reset();
   if (ended.code() != ErrorCode::kInternal) return ended;
   // The kernel has killed them with their supervisor, which makes them children of the launcher, a subreaper.
-  reap(pids);
+  reap(pids, options_.end_timeout);
   return {};
+}
+
+void Reserves::prepare(const JobSpec& job, int local_rank, const Command& newcomer) {
+  of_workers_.try_emplace(local_rank, options_).first->second.prepare_newcomer(job, newcomer);
+}
+
+Deadline Reserves::next_due() const {
+  Deadline due = Deadline::never();
+  for (const auto& [local_rank, standby] : of_workers_) due = earlier(due, standby.next_due());
+  return due;
+}
+
+void Reserves::start_if_due() {
+  for (auto& [local_rank, standby] : of_workers_) standby.start_if_due();
+}
+
+std::optional<ProcessTree> Reserves::release(int local_rank, const Command& newcomer, int interrupt_fd) {
+  const auto found = of_workers_.find(local_rank);
+  if (found == of_workers_.end()) return std::nullopt;
+  return found->second.release({&newcomer, 1}, interrupt_fd);
+}
+
+Status Reserves::end() {
+  Status first;
+  for (auto& [local_rank, standby] : of_workers_) {
+    const Status ended = standby.end();
+    if (first.ok()) first = ended;
+  }
+  return first;
 }
 
 }  // namespace lockstep::launch

@@ -1,11 +1,13 @@
 // Standby: beside each worker one more process of the same program, which has loaded its libraries and waits (hook.h).
-// A restart makes the next workers of them, instead of loading LibTorch again.
+// A restart makes the next workers of them, instead of loading LibTorch again. Reserves: the same for newcomers, which
+// take the places of single workers that have died.
 //
 // They are started when the workers have run for a while, at low priority where that can be taken back, under a
 // supervisor of their own: they end with the job and with the launcher, as workers do.
 #pragma once
 
 #include <chrono>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -34,6 +36,8 @@ class Standby {
   // `workers` run now: those of the next attempt are started after the delay, if the program has the hook and a restart
   // may follow.
   void prepare(const JobSpec& job, std::span<const Command> workers);
+  // The same for one process: a newcomer with this command.
+  void prepare_newcomer(const JobSpec& job, const Command& command) { load_later(job, {command}); }
   // When to call start_if_due(); never: nothing is to be started.
   Deadline next_due() const { return due_.value_or(Deadline::never()); }
   // Does not block. What cannot be started is no error: a restart then starts new processes for all workers.
@@ -47,6 +51,7 @@ class Standby {
   Status end();
 
  private:
+  void load_later(const JobSpec& job, std::vector<Command> commands);
   Status start();
   Status check(std::span<const Command> workers, int interrupt_fd);
   void send(std::size_t number, const std::string& changes, const Command& worker);
@@ -58,6 +63,23 @@ class Standby {
   std::vector<Fd> sockets_;
   std::optional<ProgramFile> file_;
   std::optional<ProcessTree> tree_;
+};
+
+class Reserves {
+ public:
+  explicit Reserves(const JobOptions& options) : options_(options) {}
+
+  // A newcomer of this local rank may follow, with this command.
+  void prepare(const JobSpec& job, int local_rank, const Command& newcomer);
+  Deadline next_due() const;
+  void start_if_due();
+  // nullopt: none waits.
+  std::optional<ProcessTree> release(int local_rank, const Command& newcomer, int interrupt_fd);
+  Status end();
+
+ private:
+  const JobOptions& options_;
+  std::map<int, Standby> of_workers_;  // by local rank
 };
 
 }  // namespace lockstep::launch

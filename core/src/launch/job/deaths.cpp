@@ -1,0 +1,146 @@
+// How a worker group goes on without workers that have died (--min-workers, --max-replacements).
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <utility>
+
+#include "launch/job/first_failure.h"
+#include "launch/job/worker_group.h"
+#include "launch/world/newcomers_part.h"
+#include "lockstep/base/log.h"
+#include "lockstep/launch/newcomer.h"
+
+namespace lockstep::launch {
+namespace {
+
+// The launcher itself serves the store.
+constexpr std::chrono::seconds kOwnStoreTime{1};
+
+// The first of those that failed one soon after another: the others may have failed because of it.
+const Failure& cause_of_the_last(const std::vector<Failure>& deaths, std::chrono::nanoseconds soon) {
+  auto first = std::prev(deaths.end());
+  while (first != deaths.begin() && first->exit.when - std::prev(first)->exit.when <= soon) --first;
+  return *first;
+}
+
+}  // namespace
+
+void WorkerGroup::survive(Workers& workers, const Exit& exit) {
+  see_who_has_joined();
+  const bool was_newcomer = roster_->is_newcomer(exit.index);
+  const bool is_death = exit.failed() && !(was_newcomer && roster_->newcomers_wait_in_vain());
+  Roster::Then then = exit.failed() ? roster_->died(exit.index) : roster_->ended(exit.index);
+  if (is_death) note_death(exit, was_newcomer);
+  if (!was_newcomer) {
+    (exit.failed() ? died_ : ended_).push_back(job_.first_rank + exit.index);
+    if (look_at_.is_never()) look_at_ = Deadline::after(kLookAtEarlyEnds);
+  }
+  if (then == Roster::Then::kReplace) then = replace(workers, exit.index);
+  if (is_death && then == Roster::Then::kGoOn) tell_that_nobody_comes();
+  if (is_death) say_death(then);
+  if (then == Roster::Then::kTooFew) return end_for_lack_of_workers(workers);
+  if (!roster_->replaces()) end_reserves();
+  if (roster_->newcomers_wait_in_vain() && end_newcomers_at_.is_never()) {
+    end_newcomers_at_ = Deadline::after(options_.grace);
+  }
+}
+
+// Nobody needs them any more.
+void WorkerGroup::end_reserves() {
+  const Status ended = reserves_.end();
+  if (!ended.ok()) consoles_.err().say("lockstep: " + ended.message());
+}
+
+void WorkerGroup::see_who_has_joined() {
+  for (int local_rank = 0; local_rank < options_.workers; ++local_rank) {
+    if (!roster_->is_newcomer(local_rank) || newcomers_ == nullptr) continue;
+    const std::vector<std::string> key{joined_key(job_.first_rank + local_rank)};
+    const Result<bool> has_joined = newcomers_->check(key);
+    if (has_joined.ok() && has_joined.value()) roster_->joined(local_rank);
+  }
+}
+
+void WorkerGroup::note_death(const Exit& exit, bool is_newcomer) {
+  Failure& failure = deaths_.emplace_back(make_failure(exit));
+  failure.is_newcomer = is_newcomer;
+  note_tail(failure);
+}
+
+Roster::Then WorkerGroup::replace(Workers& workers, int local_rank) {
+  auto started = start_newcomer(local_rank);
+  relay_.started();
+  if (!started.ok()) {
+    consoles_.err().say(fmt::format("lockstep: rank {} cannot be replaced: {}", job_.first_rank + local_rank,
+                                    started.status().message()));
+    return roster_->not_replaced(local_rank);
+  }
+  workers.add(local_rank, std::move(started).value());
+  exited_[static_cast<std::size_t>(local_rank)] = false;
+  return Roster::Then::kReplace;
+}
+
+Result<ProcessTree> WorkerGroup::start_newcomer(int local_rank) {
+  if (newcomers_ == nullptr) {
+    LOCKSTEP_ASSIGN_OR_RETURN(newcomers_, newcomers_part(job_.store, job_.job_key, kOwnStoreTime));
+  }
+  // Of an earlier newcomer for this rank.
+  LOCKSTEP_RETURN_IF_ERROR(newcomers_->delete_key(joined_key(job_.first_rank + local_rank)).status());
+  LOCKSTEP_ASSIGN_OR_RETURN(const Command command, make_command(local_rank, newcomer_variables(job_, local_rank)));
+  auto waiting = reserves_.release(local_rank, command, signals_.fd());
+  if (roster_->replaces()) reserves_.prepare(job_, local_rank, command);
+  if (waiting) return std::move(*waiting);
+  return ProcessTree::start({&command, 1}, signals_.fd(), job_.error_files->folder());
+}
+
+void WorkerGroup::say_death(Roster::Then then) {
+  const Failure& failure = deaths_.back();
+  const int left = roster_->left();
+  std::string what = fmt::format("the job goes on with {} of {} workers", left, options_.workers);
+  if (then == Roster::Then::kReplace) what = "a new process takes its place";
+  if (then == Roster::Then::kTooFew) {
+    what = fmt::format("{} of {} workers {} left, fewer than --min-workers {}: the job ends", left, options_.workers,
+                       left == 1 ? "is" : "are", options_.min_workers);
+  }
+  consoles_.err().say((failure.stderr_seen ? "" : "\n") + format_failure(failure, "failed") + "\n  " + what);
+}
+
+// The others need not wait.
+void WorkerGroup::tell_that_nobody_comes() {
+  if (options_.max_replacements == 0) return;
+  Result<std::shared_ptr<comm::Store>> part = newcomers_;
+  if (newcomers_ == nullptr) part = newcomers_part(job_.store, job_.job_key, kOwnStoreTime);
+  const Status told = part.ok() ? part.value()->set(kNobodyComes, "1") : part.status();
+  if (!told.ok()) log::info("the workers were not told that nobody takes the place of a dead one: " + told.message());
+}
+
+void WorkerGroup::end_for_lack_of_workers(Workers& workers) {
+  result_.failure = cause_of_the_last(deaths_, std::max<std::chrono::nanoseconds>(options_.grace, kOwnStoreTime));
+  tail_is_noted_ = true;
+  const std::optional<int> first = claimed();
+  const auto dead = std::find_if(deaths_.begin(), deaths_.end(),
+                                 [&](const Failure& failure) { return first && failure.local_rank == *first; });
+  if (dead != deaths_.end()) result_.failure = *dead;
+  awaited_ = claimed_by_running();
+  if (!awaited_) return stop_after_failure(workers);
+  stop_at_ = Deadline::after(options_.grace);
+}
+
+void WorkerGroup::end_newcomers(Workers& workers) {
+  end_newcomers_at_ = Deadline::never();
+  log::info("newcomers wait for a place although no other worker is left; they are ended");
+  for (int local_rank = 0; local_rank < options_.workers; ++local_rank) {
+    if (roster_->is_newcomer(local_rank)) static_cast<void>(workers.signal(SIGKILL, local_rank));
+  }
+}
+
+void WorkerGroup::prepare_reserves(const std::vector<Command>& commands) {
+  for (int local_rank = 0; local_rank < options_.workers; ++local_rank) {
+    Command newcomer = commands[static_cast<std::size_t>(local_rank)];
+    newcomer.environment = merge_environment(newcomer.environment, newcomer_variables(job_, local_rank));
+    reserves_.prepare(job_, local_rank, newcomer);
+  }
+}
+
+}  // namespace lockstep::launch
