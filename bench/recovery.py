@@ -1,6 +1,7 @@
 """recovery: from SIGKILL of one of two ranks to the first all-reduce after the restart, under `lockstep run`, under
 torchrun with the same program, and under Monarch with PyTorch and Gloo; the same from the moment in which a machine of two
-is unplugged, which needs root; and until the survivors of four ranks go on in their processes (reconfigure)."""
+is unplugged, which needs root; until the survivors of four ranks go on in their processes (reconfigure); and until all
+ranks of a training that outlives them (ElasticTraining) have done their next step, with a newcomer and without."""
 
 from __future__ import annotations
 
@@ -38,6 +39,11 @@ KILLED, LOST, MEMORY = "a rank is killed", "a machine is unplugged", "memory"
 IN_PLACE = "a rank of four is killed, and the others go on in place"
 IN_PLACE_RANKS = 4
 IN_PLACE_JOBS, QUICK_IN_PLACE_JOBS = 34, 2  # of three kills each
+NEXT_STEP_AIM_MS = 150
+REPLACED = "a rank is killed, a newcomer takes its place, and all have done their next step"
+FEWER = "a rank is killed, and the others have done their next step"
+REPLACEMENTS, QUICK_REPLACEMENTS = 100, 3
+FEWER_RANKS, FEWER_JOBS, QUICK_FEWER_JOBS = 3, 50, 2  # of two kills each
 
 
 def end_with_the_bench() -> None:
@@ -304,10 +310,85 @@ def measure_in_place(tools: Tools, outcome: Outcome) -> None:
     outcome.notes.append(f"{IN_PLACE}: {len(times)} times, the slowest in {max(times):,.0f} ms")
 
 
+class Training:
+    """A training that outlives its ranks, without a launcher."""
+
+    def __init__(self, tools: Tools, job: Job, ranks: int, *, newcomers: bool) -> None:
+        self.tools, self.job, self.ranks = tools, job, ranks
+        self.port = str(free_port())
+        self.newcomers = str(job.folder / "newcomers") if newcomers else "none"
+        self.living = list(range(ranks))
+        self.next = ranks
+        for number in self.living:
+            self.launch(number)
+        self.pids = {number: report["pid"] for number, report in zip(self.living, job.wait_for(1, self.living))}
+
+    def launch(self, number: int) -> None:
+        self.job.launch([str(self.tools.program("bench_recovery_training")), self.newcomers],
+                        {"RANK": str(number), "WORLD_SIZE": str(self.ranks), "MASTER_ADDR": "127.0.0.1",
+                         "MASTER_PORT": self.port})
+
+    def add_newcomer(self) -> None:
+        """Until it waits."""
+        self.launch(self.next)
+        self.pids[self.next] = self.job.wait_for(1, [self.next])[0]["pid"]
+        self.next += 1
+        time.sleep(0.3)
+
+    def kill(self, victim: int) -> tuple[float, dict[str, float]]:
+        """Milliseconds until all ranks have done a step, and of each part of the recovery, on the slowest rank."""
+        self.living.remove(victim)
+        expected = {number: len(self.job.reports(number)) + 1 for number in self.living}
+        if self.newcomers != "none":
+            self.living.append(self.next - 1)
+            expected[self.next - 1] = 2  # the first one says that it waits
+        start = time.time()
+        os.kill(self.pids[victim], signal.SIGKILL)
+        done = [self.job.wait_for(count, [number])[0] for number, count in expected.items()]
+        ends = {part: max(report[part] for report in done) for part in ("noticed", "met", "has_state", "rebuilt", "done_at")}
+        parts, before = {}, start
+        for part, end in ends.items():
+            if end > 0:
+                parts[part] = (end - before) * 1e3
+                before = end
+        return (ends["done_at"] - start) * 1e3, parts
+
+
+def measure_next_step(tools: Tools, outcome: Outcome) -> None:
+    order = random.Random(SEED)
+    times: dict[str, list[float]] = {REPLACED: [], FEWER: []}
+    parts: dict[str, list[dict[str, float]]] = {REPLACED: [], FEWER: []}
+
+    def kill(training: Training, case: str) -> None:
+        time.sleep(order.uniform(*STEADY))
+        whole, of_parts = training.kill(order.choice(training.living))
+        times[case].append(whole)
+        parts[case].append(of_parts)
+
+    with Job(tools) as job:
+        training = Training(tools, job, RANKS, newcomers=True)
+        for _ in range(tools.choose_rounds(REPLACEMENTS, QUICK_REPLACEMENTS)):
+            training.add_newcomer()
+            kill(training, REPLACED)
+    for _ in range(tools.choose_rounds(FEWER_JOBS, QUICK_FEWER_JOBS)):
+        with Job(tools) as job:
+            training = Training(tools, job, FEWER_RANKS, newcomers=False)
+            for _ in range(FEWER_RANKS - 1):
+                kill(training, FEWER)
+    names = {"noticed": "noticing", "met": "meeting", "has_state": "state", "rebuilt": "rebuild", "done_at": "step"}
+    for case, ranks in ((REPLACED, RANKS), (FEWER, FEWER_RANKS)):
+        outcome.rows.append(Row("recovery", case, None, ranks, times[case], [NEXT_STEP_AIM_MS], "the aim", "ms"))
+        medians = {name: [one[part] for one in parts[case] if part in one] for part, name in names.items()}
+        text = ", ".join(f"{name} {statistics.median(values):,.1f}" for name, values in medians.items() if values)
+        outcome.notes.append(f"{case}: {len(times[case])} times, the slowest in {max(times[case]):,.0f} ms; medians of the "
+                             f"parts in ms: {text}")
+
+
 def measure(tools: Tools) -> Outcome:
     outcome = Outcome()
     measure_kills(tools, outcome)
     measure_in_place(tools, outcome)
+    measure_next_step(tools, outcome)
     try:
         measure_lost_nodes(tools, outcome)
     except BenchError as error:

@@ -2,22 +2,18 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "lockstep/c10d/process_groups.h"
 #include "lockstep/elastic/elastic_training.h"
 #include "snapshot.h"
+#include "transfer.h"
 #include "waiting_room.h"
 
 namespace lockstep {
-
-struct ElasticTraining::Part {
-  std::function<void(checkpoint::Checkpoint&)> save;
-  std::function<void(const checkpoint::Checkpoint&)> restore;
-};
 
 // What is put back if the step that has begun fails.
 struct ElasticTraining::FailedStep {
@@ -36,9 +32,11 @@ struct ElasticTraining::Survey {
     bool starts = false;  // it has been in no world of this training
   };
   std::vector<Rank> ranks;
-  bool lost = false;           // a rank has noticed that there are fewer, or that a newcomer did not come
-  std::int64_t furthest = -1;  // of those that are whole
-  int source = -1;             // the first of these
+  bool compares = false;        // a rank has not yet compared what must be the same on all
+  std::int64_t generation = 0;  // how many worlds the ranks have been in, at most
+  bool lost = false;            // a rank has noticed that there are fewer, or that a newcomer did not come
+  std::int64_t furthest = -1;   // of those that are whole
+  int source = -1;              // the first of these
 
   bool is_behind(int rank) const {
     const Rank& one = ranks[static_cast<std::size_t>(rank)];
@@ -49,6 +47,14 @@ struct ElasticTraining::Survey {
 // The places of the ranks where nobody is missing, and who waits for one.
 struct ElasticTraining::Newcomers {
   explicit Newcomers(std::shared_ptr<comm::Store> store) : room(std::move(store)) {}
+
+  // A run begins.
+  void begin(int world_size) {
+    is_over = false;
+    if (full_size != 0) return;
+    full_size = world_size;
+    place = get_rank();
+  }
 
   elastic_detail::WaitingRoom room;
   bool of_launcher = false;          // `room` is in the launcher's store

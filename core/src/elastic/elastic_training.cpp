@@ -81,6 +81,7 @@ MicroBatch ElasticStep::begin(int part) const {
 
 ElasticTraining::ElasticTraining(ElasticOptions options)
     : options_(std::move(options)),
+      micro_batches_(options_.micro_batches),
       snapshot_(std::make_unique<FailedStep>()),
       done_(options_.first_step),
       after_(options_.first_step) {
@@ -95,9 +96,10 @@ ElasticTraining::ElasticTraining(ElasticOptions options)
 }
 
 ElasticTraining::~ElasticTraining() {
-  if (newcomers_ == nullptr || !newcomers_->is_over) return;
+  if (newcomers_ == nullptr || (!newcomers_->is_over && !started_)) return;
   try {
-    newcomers_->room.close();
+    // After an exception of the program the others may go on. They do not where all have had one.
+    if (newcomers_->is_over || newcomers_->room.leave(generation_) >= world_size_) newcomers_->room.close();
   } catch (const std::exception& error) {
     log::warning(
         fmt::format("processes that wait to join the training were not told that it is over: {}", plain_text(error)));
@@ -105,8 +107,7 @@ ElasticTraining::~ElasticTraining() {
 }
 
 void ElasticTraining::add_model(torch::nn::Module& model) {
-  add_state([&model](checkpoint::Checkpoint& state) { state.add_model(model); },
-            [&model](const checkpoint::Checkpoint& state) { state.restore_model(model); });
+  parts_.push_back({.model = &model});
   models_.push_back(&model);
 }
 
@@ -119,15 +120,14 @@ void ElasticTraining::add_optimizer(torch::optim::Optimizer& optimizer) {
                         "(lockstep run --max-restarts)");
   }
   checkpoint::Checkpoint().add_optimizer(optimizer);  // throws for a class whose state it cannot hold
-  add_state([&optimizer](checkpoint::Checkpoint& state) { state.add_optimizer(optimizer); },
-            [&optimizer](const checkpoint::Checkpoint& state) { state.restore_optimizer(optimizer); });
+  parts_.push_back({.optimizer = &optimizer});
   optimizers_.push_back(&optimizer);
 }
 
 void ElasticTraining::add_state(std::function<void(checkpoint::Checkpoint& state)> save,
                                 std::function<void(const checkpoint::Checkpoint& state)> restore) {
   TORCH_CHECK_VALUE(save && restore, "ElasticTraining: add_state needs both functions");
-  parts_.push_back({std::move(save), std::move(restore)});
+  parts_.push_back({.save = std::move(save), .restore = std::move(restore)});
 }
 
 void ElasticTraining::add_cursor(Cursor cursor) {
@@ -143,9 +143,11 @@ void ElasticTraining::run(std::int64_t steps, const ElasticFunctions& functions)
   if (snapshot_->begun) put_back();  // an earlier run() ended in the middle of a step
   if (!started_ && done_ >= 0) require_fresh_store();
   world_size_ = get_world_size();
+  if (micro_batches_ == 0) micro_batches_ = world_size_;
   too_few_ = false;
+  compared_ = false;
   caught_up_ = false;  // an earlier run() may have ended after different steps
-  if (newcomers_ != nullptr) newcomers_->is_over = false;
+  if (newcomers_ != nullptr) newcomers_->begin(world_size_);
   try {
     while (true) {
       const std::exception_ptr error = unless_a_rank_dies([&] { go_on(steps, functions); });
@@ -164,16 +166,6 @@ void ElasticTraining::run(std::int64_t steps, const ElasticFunctions& functions)
 // They are told when this is destroyed.
 void ElasticTraining::end_for_newcomers() const {
   if (newcomers_ != nullptr) newcomers_->is_over = true;
-}
-
-// Before an error that all ranks throw: none aborts the world while another has not learned of it.
-void ElasticTraining::end_alike() const {
-  end_for_newcomers();
-  try {
-    barrier();
-  } catch (const std::exception& error) {
-    log::info(fmt::format("ElasticTraining: at its end: {}", plain_text(error)));
-  }
 }
 
 // An optimizer's step in `gradients` cannot be put back.
@@ -198,19 +190,14 @@ void ElasticTraining::go_on(std::int64_t steps, const ElasticFunctions& function
 void ElasticTraining::begin_world(std::int64_t steps) {
   catch_up(steps);
   const int size = get_world_size();
-  if (options_.micro_batches == 0) options_.micro_batches = size;
-  if (size > options_.micro_batches) {
+  if (size > micro_batches_) {
     end_alike();
     throw ArgumentError(ErrorCode::kInvalidArgument,
                         fmt::format("ElasticTraining: expected at least one micro-batch of a step for each rank, found "
                                     "{} for {} ranks: set ElasticOptions::micro_batches",
-                                    options_.micro_batches, size));
+                                    micro_batches_, size));
   }
   world_size_ = size;
-  if (newcomers_ != nullptr && newcomers_->full_size == 0) {
-    newcomers_->full_size = size;
-    newcomers_->place = get_rank();
-  }
   if (options_.rebuild) options_.rebuild();
   if (newcomers_ != nullptr) newcomers_->are_joining = false;
 }
@@ -221,7 +208,7 @@ void ElasticTraining::take_step(const ElasticFunctions& functions) {
   for (const Cursor& cursor : cursors_) snapshot_->cursors.push_back(cursor.state());
   clear_gradients();
   snapshot_->begun = true;
-  ElasticStep step(done_, get_rank(), world_size_, options_.micro_batches, options_.seed);
+  ElasticStep step(done_, get_rank(), world_size_, micro_batches_, options_.seed);
   functions.gradients(step);
   whole_ = false;
   if (options_.seed) torch::manual_seed(seed_of(*options_.seed, done_, -1));
@@ -278,6 +265,7 @@ void ElasticTraining::catch_up(std::int64_t steps) {
   if (caught_up_) return;
   const std::int64_t done_before = done_;
   const Survey all = survey(/*lost=*/false);
+  require_alike(all);
   require_same_start(all);
   require_whole(all);
   require_enough(all, steps);
@@ -288,68 +276,6 @@ void ElasticTraining::catch_up(std::int64_t steps) {
                            done_ > done_before ? ", the last of which rank 0 has from another rank" : ""));
 }
 
-ElasticTraining::Survey ElasticTraining::survey(bool lost) const {
-  Survey all;
-  const std::vector<std::int64_t> mine{done_, after_, whole_ ? 1 : 0, broken_at_, started_ ? 0 : 1, lost ? 1 : 0};
-  for (const std::vector<std::int64_t>& row : all_gather_object(mine)) {
-    all.ranks.push_back({row.at(0), row.at(1), row.at(2) != 0, row.at(3), row.at(4) != 0});
-    all.lost = all.lost || row.at(5) != 0;
-    const Survey::Rank& one = all.ranks.back();
-    if (!one.whole || one.done <= all.furthest) continue;
-    all.furthest = one.done;
-    all.source = static_cast<int>(all.ranks.size()) - 1;
-  }
-  return all;
-}
-
-// These throw on all ranks alike.
-
-void ElasticTraining::require_same_start(const Survey& all) const {
-  for (const Survey::Rank& one : all.ranks) {
-    if (!one.starts || one.done < 0 || one.done == all.furthest) continue;
-    end_alike();
-    throw ArgumentError(ErrorCode::kInvalidArgument,
-                        fmt::format("ElasticTraining: expected the same ElasticOptions::first_step on all ranks, found "
-                                    "{} and {}",
-                                    one.done, all.furthest));
-  }
-}
-
-void ElasticTraining::require_whole(const Survey& all) const {
-  if (all.source >= 0) return;
-  end_alike();
-  throw ArgumentError(ErrorCode::kUnsupported,
-                      fmt::format("ElasticTraining: an error came while all ranks that are left were in update (step "
-                                  "{}), or had changed parameters in gradients, so that no rank has a whole state: "
-                                  "update must not communicate, and gradients must not change parameters. Go on from "
-                                  "a checkpoint. The last death: {}",
-                                  done_, last_death_.empty() ? "none" : last_death_));
-}
-
-void ElasticTraining::require_enough(const Survey& all, std::int64_t steps) {
-  const bool over = std::all_of(all.ranks.begin(), all.ranks.end(),
-                                [&](const auto& one) { return one.done < 0 || one.done >= steps; });
-  if (get_world_size() >= options_.min_ranks || over) return;
-  too_few_ = true;
-  end_alike();
-  throw BackendError(ErrorCode::kPeerFailed,
-                     fmt::format("ElasticTraining: {} rank(s) are left after {} steps, and min_ranks is {}. The last "
-                                 "death: {}",
-                                 get_world_size(), all.furthest, options_.min_ranks,
-                                 last_death_.empty() ? "not known to this rank" : last_death_));
-}
-
-// Nobody has died. A broken connection may be made anew, but not for ever.
-void ElasticTraining::refuse_repetition(const Survey& all, const std::exception_ptr& why) {
-  const bool repeated =
-      std::any_of(all.ranks.begin(), all.ranks.end(), [&](const auto& one) { return one.broken_at == all.furthest; });
-  if (repeated) {
-    end_alike();
-    std::rethrow_exception(why);
-  }
-  broken_at_ = all.furthest;
-}
-
 // A rank that is not whole, or has done a step less, gets all state from the first rank that is whole and furthest. Its
 // generators have drawn what they draw in the step that the others have done, so they stay.
 void ElasticTraining::bring_up_to_date(const Survey& all) {
@@ -357,10 +283,11 @@ void ElasticTraining::bring_up_to_date(const Survey& all) {
   const int rank = get_rank();
   if (rank == all.source) {
     for (int other = 0; other < get_world_size(); ++other) {
-      if (all.is_behind(other)) elastic_detail::send_state(state(), other);
+      if (all.is_behind(other)) elastic_detail::send_state(parts_, other);
     }
   } else if (all.is_behind(rank)) {
-    restore(elastic_detail::receive_state(all.source));
+    whole_ = false;  // an error leaves it half old, half new
+    elastic_detail::receive_state(parts_, all.source);
     clear_gradients();
     snapshot_->begun = false;
     whole_ = true;
@@ -371,20 +298,6 @@ void ElasticTraining::bring_up_to_date(const Survey& all) {
   for (const Survey::Rank& one : all.ranks) {
     if (one.done >= 0) after_ = std::min(after_, one.after);
   }
-}
-
-std::vector<checkpoint::Checkpoint> ElasticTraining::state() const {
-  std::vector<checkpoint::Checkpoint> parts(parts_.size());
-  for (std::size_t i = 0; i < parts_.size(); ++i) parts_[i].save(parts[i]);
-  return parts;
-}
-
-void ElasticTraining::restore(const std::vector<checkpoint::Checkpoint>& parts) {
-  TORCH_CHECK_VALUE(parts.size() == parts_.size(), "ElasticTraining: this rank has added ", parts_.size(),
-                    " models, optimizers and other states, and another rank ", parts.size(),
-                    ": add the same on all ranks, in the same order");
-  whole_ = false;  // an error leaves it half old, half new
-  for (std::size_t i = 0; i < parts_.size(); ++i) parts_[i].restore(parts[i]);
 }
 
 }  // namespace lockstep

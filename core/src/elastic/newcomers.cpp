@@ -116,7 +116,7 @@ std::vector<Waiting> ElasticTraining::find_newcomers(std::size_t most, Deadline 
     if (get_rank() == 0) {
       found.clear();
       ask_store([&](elastic_detail::WaitingRoom& room) {
-        for (Waiting& one : room.waiting(most, earlier(until, Deadline::after(kLookUpEvery))))
+        for (Waiting& one : room.waiting(most, earlier(until, Deadline::after(kLookUpEvery)), description()))
           found.emplace_back(one.number, std::move(one.handle), one.wish);
         is_over = newcomers_->of_launcher && room.nobody_comes();
       });
@@ -157,7 +157,7 @@ Invitation ElasticTraining::invite(const std::vector<Waiting>& waiting) {
   for (auto& [place, handle] : all_gather_object(std::pair(newcomers_->place, get_reconfigure_handle())))
     living.push_back({place, std::move(handle)});
   Invitation invitation{.full_size = newcomers_->full_size,
-                        .micro_batches = options_.micro_batches,
+                        .micro_batches = micro_batches_,
                         .newcomers = static_cast<std::int64_t>(waiting.size())};
   for (Seat& seat : seats(std::move(living), waiting, newcomers_->full_size)) {
     invitation.handles.push_back(std::move(seat.handle));
@@ -200,13 +200,13 @@ bool ElasticTraining::join() {
   if (newcomers_ == nullptr || (newcomers_->of_launcher && !newcomers_->replaced)) return true;
   const std::string own = get_reconfigure_handle();
   while (true) {
-    const auto invitation = newcomers_->room.wait(own, newcomers_->replaced.value_or(-1));
+    const auto invitation = newcomers_->room.wait(own, description(), newcomers_->replaced.value_or(-1));
     if (!invitation) return false;
     const auto rank = std::find(invitation->handles.begin(), invitation->handles.end(), own);
     newcomers_->full_size = invitation->full_size;
     newcomers_->place = invitation->places.at(static_cast<std::size_t>(rank - invitation->handles.begin()));
     newcomers_->are_joining = true;
-    options_.micro_batches = static_cast<int>(invitation->micro_batches);
+    micro_batches_ = static_cast<int>(invitation->micro_batches);
     done_ = -1;
     whole_ = caught_up_ = false;
     try {

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <sstream>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -29,6 +31,13 @@ std::string invitation_key(std::int64_t number) {
   return fmt::format("elastic/invitation/{}", number);
 }
 
+// What a newcomer has that must be the same on all members. A process of another build may not tell.
+std::string description_key(std::int64_t number) {
+  return fmt::format("elastic/description/{}", number);
+}
+// In front of the reason in place of an invitation.
+constexpr std::string_view kRefused = "refused: ";
+
 template <typename T>
 T value_of(Result<T> result) {
   if (!result.ok()) throw_status(result.status(), "ElasticTraining: the store of the newcomers");
@@ -36,6 +45,17 @@ T value_of(Result<T> result) {
 }
 void require(const Status& status) {
   if (!status.ok()) throw_status(status, "ElasticTraining: the store of the newcomers");
+}
+
+// The first lines in which two texts differ.
+std::pair<std::string, std::string> first_difference(const std::string& one, const std::string& other) {
+  std::istringstream lines(one), other_lines(other);
+  std::string line = "nothing more", other_line = line;
+  while (true) {
+    if (!std::getline(lines, line)) line = "nothing more";
+    if (!std::getline(other_lines, other_line)) other_line = "nothing more";
+    if (line != other_line || (!lines && !other_lines)) return {line, other_line};
+  }
 }
 
 Deadline soon() {
@@ -60,19 +80,26 @@ std::int64_t WaitingRoom::count() {
 }
 
 // The order of its calls is the reverse of that in close(), so that one of the two notices the other.
-std::optional<Invitation> WaitingRoom::wait(const std::string& handle, std::int64_t wish) {
+std::optional<Invitation> WaitingRoom::wait(const std::string& handle, const std::string& description,
+                                            std::int64_t wish) {
   const std::int64_t number =
       value_of(store_->ask({.op = Op::kAdd, .keys = {kCount}, .amount = 1, .deadline = soon()})).number;
+  require(store_->set(description_key(number), description, soon()));
   if (wish >= 0) require(store_->set(wish_key(number), std::to_string(wish), soon()));
   require(store_->set(handle_key(number), handle, soon()));
   if (is_closed()) return std::nullopt;
   const std::string text = value_of(store_->get(invitation_key(number), Deadline::never()));
   if (text.empty()) return std::nullopt;
+  if (text.starts_with(kRefused))
+    throw ArgumentError(ErrorCode::kInvalidArgument,
+                        fmt::format("ElasticTraining: this newcomer cannot join: {}: give it the options and states of "
+                                    "the others",
+                                    text.substr(kRefused.size())));
   auto [handles, uuid, places, full_size, micro_batches, newcomers] = decode_object<Fields>(text);
   return Invitation{std::move(handles), uuid, std::move(places), full_size, micro_batches, newcomers};
 }
 
-std::vector<Waiting> WaitingRoom::waiting(std::size_t most, Deadline deadline) {
+std::vector<Waiting> WaitingRoom::waiting(std::size_t most, Deadline deadline, const std::string& description) {
   std::vector<Waiting> found;
   for (std::int64_t number = first_; found.size() < most; ++number) {
     if (number > count()) {
@@ -83,7 +110,8 @@ std::vector<Waiting> WaitingRoom::waiting(std::size_t most, Deadline deadline) {
     }
     if (has(invitation_key(number))) {
       if (number == first_) ++first_;
-    } else if (has(handle_key(number))) {  // else it will tell its handle, or has died before
+    } else if (has(handle_key(number)) &&
+               !refuse(number, description)) {  // else it will tell its handle, or has died before
       found.push_back({number, value_of(store_->get(handle_key(number), soon()))});
       if (!has(wish_key(number))) continue;
       const std::string wish = value_of(store_->get(wish_key(number), soon()));
@@ -91,6 +119,27 @@ std::vector<Waiting> WaitingRoom::waiting(std::size_t most, Deadline deadline) {
     }
   }
   return found;
+}
+
+// Whether it was sent away, because its description is another.
+bool WaitingRoom::refuse(std::int64_t number, const std::string& description) {
+  if (!has(description_key(number))) return false;
+  const std::string other = value_of(store_->get(description_key(number), soon()));
+  if (other == description) return false;
+  const auto [mine, theirs] = first_difference(description, other);
+  require(store_->set(invitation_key(number),
+                      fmt::format("{}the training has \"{}\", the newcomer \"{}\"", kRefused, mine, theirs), soon()));
+  log::warning(fmt::format("ElasticTraining: a newcomer is refused: this training has \"{}\", the newcomer \"{}\"",
+                           mine, theirs));
+  return true;
+}
+
+std::int64_t WaitingRoom::leave(std::int64_t generation) {
+  return value_of(store_->ask({.op = Op::kAdd,
+                               .keys = {fmt::format("elastic/left/{}", generation)},
+                               .amount = 1,
+                               .deadline = soon()}))
+      .number;
 }
 
 void WaitingRoom::invite(std::int64_t number, const Invitation& invitation) {

@@ -33,14 +33,17 @@ class WaitingRoom {
  public:
   explicit WaitingRoom(std::shared_ptr<comm::Store> store) : store_(std::move(store)) {}
 
-  // For a newcomer: blocks until it is invited; nullopt: the training is over. `wish`: see Waiting.
-  std::optional<Invitation> wait(const std::string& handle, std::int64_t wish);
+  // For a newcomer: blocks until it is invited; nullopt: the training is over. `description`: what must be the same on
+  // all members, a line each; `wish`: see Waiting. Throws ArgumentError if that of the others is another.
+  std::optional<Invitation> wait(const std::string& handle, const std::string& description, std::int64_t wish);
   // For the launcher, which has started this newcomer for `rank`. A launcher that cannot be reached is no error.
   void tell_joined(int rank);
 
-  // The first `most` that wait, also those that come until the deadline.
-  std::vector<Waiting> waiting(std::size_t most, Deadline deadline);
+  // The first `most` that wait, also those that come until the deadline. Sends away those of another description.
+  std::vector<Waiting> waiting(std::size_t most, Deadline deadline, const std::string& description);
   void invite(std::int64_t number, const Invitation& invitation);
+  // A rank has left the world of this number; returns how many have.
+  std::int64_t leave(std::int64_t generation);
   // The training is over.
   void close();
   bool is_closed();
@@ -50,6 +53,7 @@ class WaitingRoom {
  private:
   bool has(const std::string& key);
   std::int64_t count();
+  bool refuse(std::int64_t number, const std::string& description);
 
   std::shared_ptr<comm::Store> store_;
   std::int64_t first_ = 1;  // all before it were invited

@@ -141,8 +141,11 @@ TEST(NewcomersFault, OneJoinsLaterWhereTwoHaveDied) {
 }
 
 // Tells the store of a newcomer with this handle, as join() does.
-void register_newcomer(comm::Store& store, const std::string& handle) {
+void register_newcomer(comm::Store& store, const std::string& handle, const std::string& description = "") {
   const std::int64_t number = store.add("elastic/newcomers", 1).value();
+  if (!description.empty()) {
+    ASSERT_TRUE(store.set("elastic/description/" + std::to_string(number), description).ok());
+  }
   ASSERT_TRUE(store.set("elastic/handle/" + std::to_string(number), handle).ok());
 }
 
@@ -194,6 +197,12 @@ TEST(NewcomersFault, ANewcomerOfAnotherBuildIsRefused) {
         register_newcomer(store, handle.replace(build, 9, "Lockstep 9"));
       },
       /*has_another=*/false);
+}
+
+// Its join() throws, and the next one takes the place.
+TEST(NewcomersFault, ANewcomerWithOtherStatesIsRefused) {
+  survive_with([](comm::Store& store) { register_newcomer(store, get_reconfigure_handle(), "micro_batches: 5\n"); },
+               /*has_another=*/true);
 }
 
 class BrokenStore final : public comm::Store {

@@ -55,6 +55,7 @@ namespace elastic_detail {
 class WaitingRoom;
 struct Waiting;
 struct Invitation;
+struct Part;
 }  // namespace elastic_detail
 
 struct MicroBatch {
@@ -183,20 +184,22 @@ class ElasticTraining {
   // For a process that takes a dead rank's place: waits until it is needed, and makes it a rank of the others' world.
   // Every program may call it: without ElasticOptions::newcomers, it returns true at once in a process that the
   // launcher has not started for this. In one that the launcher has started, run() without it is kInvalidArgument.
-  // Blocks without limit: a training that ends by an exception of the program tells nobody. The launcher ends its
-  // newcomers itself then.
+  // Blocks without limit: if all ranks die, nobody tells a newcomer. The launcher ends its own newcomers then.
   // Before it a process makes a world of its own (lockstep/c10d/reconfigure.h) and adds what the others add; after it
   // run() takes the state from another rank. False: the training is over without it; do not call run() then.
-  // Throws kInvalidArgument if the process is of another build than the others, which then go on without it, and what a
-  // store throws (StoreError, NetworkError, BackendError) if it fails.
+  // Throws kInvalidArgument if the process is of another build than the others, or has other options or states (as
+  // run() compares them); the others then go on without it. Throws what a store throws (StoreError, NetworkError,
+  // BackendError) if it fails.
   bool join();
 
-  // Trains until `steps` steps are done. Collective: all ranks give the same number. Returns when all ranks have done
-  // them. May be called again, after an error too: ranks that have done fewer steps first get the state of another. An
-  // exception that does not tell of a death (kPeerFailed, kUnavailable) leaves run() as it is, on the ranks that it
-  // concerns; so do kTimeout, and kAborted by abort_process_group(). If a group breaks twice in the same step and
-  // nobody has died, the second error leaves run() too. kPeerFailed: fewer than min_ranks are left. kUnsupported: no
-  // rank that is left has a whole state, because `update` has communicated.
+  // Trains until `steps` steps are done. Collective: all ranks give the same number. First all ranks compare seed,
+  // min_ranks, micro_batches, whether newcomers may join, and what was added (names, shapes and dtypes of a model's
+  // tensors, kind and numbers of parameters of an optimizer): a c10::ValueError on every rank names a difference.
+  // Returns when all ranks have done the steps. May be called again, after an error too: ranks that have done fewer
+  // steps first get the state of another. An exception that does not tell of a death (kPeerFailed, kUnavailable) leaves
+  // run() as it is, on the ranks that it concerns; so do kTimeout, and kAborted by abort_process_group(). If a group
+  // breaks twice in the same step and nobody has died, the second error leaves run() too. kPeerFailed: fewer than
+  // min_ranks are left. kUnsupported: no rank that is left has a whole state, because `update` has communicated.
   void run(std::int64_t steps, const ElasticFunctions& functions);
 
   std::int64_t steps_done() const { return done_; }
@@ -204,7 +207,6 @@ class ElasticTraining {
   int recoveries() const { return recoveries_; }
 
  private:
-  struct Part;
   struct FailedStep;
   struct Cursor {
     std::function<data::SamplerState()> state;
@@ -232,21 +234,24 @@ class ElasticTraining {
   void require_fresh_store();
   bool meet(const std::vector<std::string>& handles, std::int64_t uuid) const;
   Survey survey(bool lost) const;
+  std::string description() const;
+  void require_alike(const Survey& all);
   void require_same_start(const Survey& all) const;
   void require_whole(const Survey& all) const;
   void require_enough(const Survey& all, std::int64_t steps);
   void refuse_repetition(const Survey& all, const std::exception_ptr& why);
   void bring_up_to_date(const Survey& all);
-  std::vector<checkpoint::Checkpoint> state() const;
-  void restore(const std::vector<checkpoint::Checkpoint>& parts);
 
   ElasticOptions options_;
+  int micro_batches_;  // 0: not known yet
   std::vector<torch::nn::Module*> models_;
   std::vector<torch::optim::Optimizer*> optimizers_;
-  std::vector<Part> parts_;
+  std::vector<elastic_detail::Part> parts_;
   std::vector<Cursor> cursors_;
   std::unique_ptr<FailedStep> snapshot_;
   std::unique_ptr<Newcomers> newcomers_;  // null: without
+  bool compared_ = false;                 // what must be the same on all ranks
+  std::int64_t generation_ = 0;           // of the world: the same on all ranks, and never twice
   bool caught_up_ = true;                 // all ranks of the world have done the same steps
   bool too_few_ = false;                  // run() has ended for that, and not for a death
   bool whole_ = true;                     // parameters and all that is added are those after `done_` steps

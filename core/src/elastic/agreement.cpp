@@ -1,0 +1,162 @@
+// What the ranks of a new world tell one another, and the errors that all of them throw alike.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <exception>
+#include <map>
+
+#include "c10d/backend/group_errors.h"
+#include "elastic_parts.h"
+#include "lockstep/base/log.h"
+#include "lockstep/c10d/collectives.h"
+#include "lockstep/c10d/objects.h"
+#include "lockstep/checkpoint/state_dict.h"
+#include "nn/device_backend.h"
+#include "nn/same_on_all_ranks.h"
+
+namespace lockstep {
+namespace {
+
+std::string tensor_text(const torch::Tensor& tensor) {
+  return fmt::format("{} [{}]", c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "));
+}
+
+// A line for each parameter and buffer. Layers that share one have its first name.
+std::string model_lines(const torch::nn::Module& model, const std::string& before) {
+  std::string text;
+  std::map<const void*, std::string> names;
+  for (const auto& entry : checkpoint::state_dict(model)) {
+    const auto [first, is_new] = names.emplace(entry->const_data_ptr(), entry.key());
+    const bool is_shared = !is_new && entry->numel() > 0;
+    text += fmt::format("{}, {}: {}{}\n", before, entry.key(), tensor_text(*entry),
+                        is_shared ? ", the memory of " + first->second : "");
+  }
+  return text;
+}
+
+std::string optimizer_line(const torch::optim::Optimizer& optimizer) {
+  checkpoint::Checkpoint state;
+  state.add_optimizer(optimizer);
+  const auto& values = state.content().metadata;
+  return fmt::format("optimizer {} of {} parameters (by group)\n", values.at("optimizer.type"),
+                     values.at("optimizer.parameters"));
+}
+
+}  // namespace
+
+// Before an error that all ranks throw: none aborts the world while another has not learned of it.
+void ElasticTraining::end_alike() const {
+  end_for_newcomers();
+  try {
+    barrier();
+  } catch (const std::exception& error) {
+    log::info(fmt::format("ElasticTraining: at its end: {}", plain_text(error)));
+  }
+}
+
+// What must be the same on all ranks, a line each.
+std::string ElasticTraining::description() const {
+  const std::string number = options_.micro_batches == 0 ? "one for each rank" : std::to_string(options_.micro_batches);
+  std::string text = fmt::format("micro_batches: {}\nseed: {}\nmin_ranks: {}\nnewcomers: {}\nadded states: {}\n",
+                                 number, options_.seed ? std::to_string(*options_.seed) : "none", options_.min_ranks,
+                                 newcomers_ != nullptr ? "may join" : "none", parts_.size());
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    const std::string name = fmt::format("state {}", i);
+    if (parts_[i].model != nullptr) {
+      text += fmt::format("{}: a model\n", name) + model_lines(*parts_[i].model, name);
+    } else if (parts_[i].optimizer != nullptr) {
+      text += fmt::format("{}: {}", name, optimizer_line(*parts_[i].optimizer));
+    } else {
+      text += fmt::format("{}: a scheduler, a loader or values of the program\n", name);
+    }
+  }
+  return text;
+}
+
+ElasticTraining::Survey ElasticTraining::survey(bool lost) const {
+  Survey all;
+  struct Row {
+    Survey::Rank rank;
+    bool lost, compares;
+    std::int64_t generation;
+  };
+  const Row mine{{done_, after_, whole_, broken_at_, !started_}, lost, !compared_, generation_};
+  for (const Row& row : all_gather_object(mine)) {
+    all.ranks.push_back(row.rank);
+    all.lost = all.lost || row.lost;
+    all.compares = all.compares || row.compares;
+    all.generation = std::max(all.generation, row.generation);
+    const Survey::Rank& one = all.ranks.back();
+    if (!one.whole || one.done <= all.furthest) continue;
+    all.furthest = one.done;
+    all.source = static_cast<int>(all.ranks.size()) - 1;
+  }
+  return all;
+}
+
+// These throw on all ranks alike.
+
+// When a run begins, and when newcomers have come.
+void ElasticTraining::require_alike(const Survey& all) {
+  generation_ = all.generation + 1;
+  if (!all.compares) return;
+  try {
+    nn_detail::check_same_lines(
+        nn_detail::DeviceBackend::for_host_data(nullptr, local_device()), [this] { return description(); },
+        "ElasticTraining needs the same options and states");
+  } catch (const c10::ValueError&) {
+    end_alike();
+    throw;
+  }
+  compared_ = true;
+}
+
+void ElasticTraining::require_same_start(const Survey& all) const {
+  for (const Survey::Rank& one : all.ranks) {
+    if (!one.starts || one.done < 0 || one.done == all.furthest) continue;
+    end_alike();
+    throw ArgumentError(ErrorCode::kInvalidArgument,
+                        fmt::format("ElasticTraining: expected the same ElasticOptions::first_step on all ranks, found "
+                                    "{} and {}",
+                                    one.done, all.furthest));
+  }
+}
+
+void ElasticTraining::require_whole(const Survey& all) const {
+  if (all.source >= 0) return;
+  end_alike();
+  throw ArgumentError(ErrorCode::kUnsupported,
+                      fmt::format("ElasticTraining: an error came while all ranks that are left were in update (step "
+                                  "{}), or had changed parameters in gradients, so that no rank has a whole state: "
+                                  "update must not communicate, and gradients must not change parameters. Go on from "
+                                  "a checkpoint. The last death: {}",
+                                  done_, last_death_.empty() ? "none" : last_death_));
+}
+
+void ElasticTraining::require_enough(const Survey& all, std::int64_t steps) {
+  const bool over = std::all_of(all.ranks.begin(), all.ranks.end(),
+                                [&](const auto& one) { return one.done < 0 || one.done >= steps; });
+  if (get_world_size() >= options_.min_ranks || over) return;
+  too_few_ = true;
+  end_alike();
+  throw BackendError(ErrorCode::kPeerFailed,
+                     fmt::format("ElasticTraining: {} rank(s) are left after {} steps, and min_ranks is {}. The last "
+                                 "death: {}",
+                                 get_world_size(), all.furthest, options_.min_ranks,
+                                 last_death_.empty() ? "not known to this rank" : last_death_));
+}
+
+// Nobody has died. A broken connection may be made anew, but not for ever.
+void ElasticTraining::refuse_repetition(const Survey& all, const std::exception_ptr& why) {
+  const bool repeated =
+      std::any_of(all.ranks.begin(), all.ranks.end(), [&](const auto& one) { return one.broken_at == all.furthest; });
+  if (repeated) {
+    end_alike();
+    std::rethrow_exception(why);
+  }
+  broken_at_ = all.furthest;
+}
+
+}  // namespace lockstep
