@@ -12,6 +12,7 @@
 #include <functional>
 #include <limits>
 
+#include "lockstep/nn/fused_step.h"
 #include "lockstep/nn/shared_step.h"
 #include "nn/error_texts.h"
 #include "nn/sharded_parameters.h"
@@ -50,7 +51,7 @@ TEST(StepRecord, TheFirstRankSaysForAllWhetherTheStepIsFinished) {
   EXPECT_TRUE(other.finish(1, false));
   EXPECT_FALSE(one.is_given_up(1));
   const std::uint64_t progress = one.progress(4);
-  other.begin_tile(3, 2, 0);
+  other.begin_part(3, 2, 0, 0);
   EXPECT_NE(one.progress(4), progress);
   EXPECT_FALSE(one.finish(2, false)) << "it waited in vain";
   EXPECT_TRUE(other.is_given_up(2));
@@ -60,15 +61,18 @@ TEST(StepRecord, TheFirstRankSaysForAllWhetherTheStepIsFinished) {
 TEST(StepRecord, SaysWhichTilesAreBegunAndWhoRepairs) {
   alignas(64) std::byte memory[1024]{};
   nn_detail::StepRecord record(memory, 2);
-  using Tile = nn_detail::StepRecord::Tile;
-  int lane = -1;
-  EXPECT_EQ(record.tile(3, 1, lane), Tile::kAsBefore);
-  record.begin_tile(3, 1, 63);
-  EXPECT_EQ(record.tile(3, 1, lane), Tile::kBegun);
-  EXPECT_EQ(lane, 63);
+  EXPECT_FALSE(record.tile(3, 1).begun);
+  record.begin_part(3, 1, 40, 63);
+  EXPECT_TRUE(record.tile(3, 1).begun);
+  EXPECT_EQ(record.tile(3, 1).part, 40U);
+  EXPECT_EQ(record.tile(3, 1).lane, 63);
+  record.end_part(3, 1, 40);
+  EXPECT_FALSE(record.tile(3, 1).begun);
+  EXPECT_EQ(record.tile(3, 1).part, 41U);
+  EXPECT_FALSE(record.tile(3, 1).done);
   record.end_tile(3, 1);
-  EXPECT_EQ(record.tile(3, 1, lane), Tile::kDone);
-  EXPECT_EQ(record.tile(3, 2, lane), Tile::kAsBefore);
+  EXPECT_TRUE(record.tile(3, 1).done);
+  EXPECT_FALSE(record.tile(3, 2).done);
   EXPECT_EQ(record.repairer(1, 5), -1);
   EXPECT_TRUE(record.take_over(1, 5, -1, 0));
   EXPECT_EQ(record.repairer(1, 5), 0);
@@ -278,14 +282,16 @@ TEST(SharedStepErrorsMulti, ARankWithoutTheSharedStepIsAnErrorOfTheGroup) {
   });
 }
 
-// A gradient of ones, of which the page from element `safe` on cannot be read: the process that reads it is killed. It
-// is one page, so that the few elements that ranks compare before the step lie outside.
+// A gradient of ones, of which a page from about element `safe` on cannot be read: the process that reads it is killed.
+// It is one page, so that the few elements that ranks compare before the step lie outside. The page begins in the
+// middle of what a kernel steps at a time.
 Tensor deadly_gradient(std::int64_t elements, std::int64_t safe) {
   constexpr std::size_t kPage = 4096;
-  const std::size_t bytes = (static_cast<std::size_t>(elements) * sizeof(float) + kPage - 1) / kPage * kPage;
+  constexpr std::size_t kShift = 256 * sizeof(float);
+  const std::size_t bytes = (kShift + static_cast<std::size_t>(elements) * sizeof(float) + kPage - 1) / kPage * kPage;
   void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  const Tensor gradient = torch::from_blob(memory, {elements}).fill_(1);
-  const std::size_t from = static_cast<std::size_t>(safe) * sizeof(float) / kPage * kPage;
+  const Tensor gradient = torch::from_blob(static_cast<std::byte*>(memory) + kShift, {elements}).fill_(1);
+  const std::size_t from = (kShift + static_cast<std::size_t>(safe) * sizeof(float)) / kPage * kPage;
   mprotect(static_cast<std::byte*>(memory) + from, kPage, PROT_NONE);
   signal(SIGSEGV, [](int) { kill(getpid(), SIGKILL); });
   return gradient;
@@ -294,19 +300,19 @@ Tensor deadly_gradient(std::int64_t elements, std::int64_t safe) {
 constexpr std::int64_t kDeadlyElements = 200000;
 
 // Rank 1 of 3 is killed in its third step where `die` says so. The others have the step whole, or not at all.
-void survive_in_step(const std::function<void(const Tensor& parameter)>& die, int steps) {
+void survive_in_step(const std::function<void(const Tensor& parameter)>& die, int steps, bool fused = false) {
   run_processes_with_a_victim(
       3, /*victim=*/1,
       [&](int rank, const std::filesystem::path& report) {
         const Rank world;
         const Tensor mine = ones_of({kDeadlyElements});
         const Tensor theirs = ones_of({kDeadlyElements});
-        SharedStep<optim::Adam> optimizer(std::vector<Tensor>{mine}, optim::AdamOptions(0.1));
+        SharedStep<optim::Adam> optimizer(std::vector<Tensor>{mine}, optim::AdamOptions(0.1), {.fused = fused});
         optim::Adam plain(std::vector<Tensor>{theirs}, optim::AdamOptions(0.1));
         std::string error = "no error";
         for (int step = 0; step < 3; ++step) {
           for (const Tensor* one : {&mine, &theirs}) one->mutable_grad() = torch::ones({kDeadlyElements});
-          if (step < steps) plain.step();
+          if (step < steps) fused ? static_cast<void>(fused_step(plain)) : static_cast<void>(plain.step());
           if (step == 2 && rank == 1) die(mine);
           error = error_of([&] { optimizer.step(); });
         }
@@ -334,9 +340,12 @@ TEST(SharedStepFault, ADeathBeforeTheStepChangesNothing) {
 TEST(SharedStepFault, SurvivorsFinishTheStepOfARankThatDiesInIt) {
   // Rank 1 owns the tiles 5 to 8, of 16384 elements. It dies in the middle of tile 6, at the begin of tile 7, in its
   // last.
-  for (const std::int64_t safe : {6 * 16384 + 8192, 7 * 16384, 8 * 16384 + 4096}) {
-    survive_in_step(
-        [safe](const Tensor& parameter) { parameter.mutable_grad() = deadly_gradient(kDeadlyElements, safe); }, 3);
+  for (const bool fused : {false, true}) {
+    for (const std::int64_t safe : {6 * 16384 + 8192, 7 * 16384, 8 * 16384 + 4096}) {
+      survive_in_step(
+          [safe](const Tensor& parameter) { parameter.mutable_grad() = deadly_gradient(kDeadlyElements, safe); }, 3,
+          fused);
+    }
   }
 }
 

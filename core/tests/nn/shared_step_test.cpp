@@ -6,11 +6,14 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cmath>
+
 #include "lockstep/nn/clip_grad.h"
 #include "lockstep/nn/exponential_moving_average.h"
 #include "lockstep/nn/fused_step.h"
 #include "lockstep/nn/lr_schedules.h"
 #include "nn/sharded_parameters.h"
+#include "nn/shared_step/own_step.h"
 #include "nn/twins.h"
 #include "support/process_ranks.h"
 #include "support/scratch_folder.h"
@@ -110,6 +113,56 @@ TEST_P(SharedStepMulti, TakesTheStepsOfThePlainOptimizer) {
         }
         ours->zero_grad();
         for (std::size_t i = 0; i < 6; ++i) EXPECT_FALSE(mine[i].grad().defined());
+      }
+    }
+  });
+}
+
+// Every length of a kernel's rest, several tiles, and values at the limits of floats. With LibTorch's kernels as with
+// the own ones, so the test holds where own_step_kernel() has none.
+std::vector<Tensor> parameters_at_limits(int seed) {
+  const std::vector<float> limits{0.0F, -0.0F, 1e-40F, -1e-42F, 1e-38F, 3e38F, INFINITY, -INFINITY, NAN};
+  std::vector<Tensor> all;
+  auto generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(seed));
+  const auto add = [&](std::int64_t size) {
+    const Tensor one = torch::randn({size}, generator) * torch::randn({size}, generator).exp();
+    for (std::int64_t i = 0; i < size; i += 7 + i % 5)
+      one.mutable_data_ptr<float>()[i] = limits[static_cast<std::size_t>(i) % limits.size()];
+    all.push_back(one.requires_grad_());
+  };
+  for (std::int64_t size = 1; size <= 70; ++size) add(size);
+  for (const std::int64_t size : {511, 513, 1024, 4999, 5000, 40007}) add(size);
+  return all;
+}
+
+TEST(SharedStepMulti, FusedStepsHaveTheBitsOfLibTorchsKernels) {
+  run_processes(2, [](int) {
+    const Rank world;
+#if TORCH_VERSION_MINOR >= 15
+    if (at::get_cpu_capability() != "DEFAULT") {
+      EXPECT_NE(nn_detail::own_step_kernel(), nullptr);
+    }
+#endif
+    for (const SharedKind& one : shared_kinds()) {
+      const std::vector<Tensor> mine = parameters_at_limits(1);
+      const std::vector<Tensor> theirs = parameters_at_limits(1);
+      const auto ours = one.shared(groups_with({mine}), {.fused = true});
+      const auto plain = one.plain(groups_with({theirs}));
+      for (int step = 0; step < 4; ++step) {
+        const std::vector<Tensor> gradients = parameters_at_limits(2 + step);
+        for (std::size_t i = 0; i < mine.size(); ++i) {
+          for (const auto* all : {&mine, &theirs}) (*all)[i].mutable_grad() = gradients[i].detach().clone();
+        }
+        ours->step();
+        EXPECT_TRUE(fused_step(*plain));
+        for (std::size_t i = 0; i < mine.size(); ++i) {
+          // A NaN has no certain sign and payload.
+          const Tensor a = torch::nan_to_num(mine[i].detach(), 0.5, INFINITY, -INFINITY);
+          const Tensor b = torch::nan_to_num(theirs[i].detach(), 0.5, INFINITY, -INFINITY);
+          EXPECT_TRUE(torch::equal(a.view(torch::kInt), b.view(torch::kInt)))
+              << fmt::format("{}, step {}, {} elements", one.name, step, mine[i].numel());
+          EXPECT_TRUE(torch::equal(mine[i].isnan(), theirs[i].isnan()));
+        }
       }
     }
   });

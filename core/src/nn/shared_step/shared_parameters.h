@@ -64,6 +64,10 @@ class SharedParameters {
   SharedParameter& operator[](std::size_t index) { return all_[index]; }
   const SharedParameter& operator[](std::size_t index) const { return all_[index]; }
   comm::SharedBlock& block() const { return *block_; }
+  // Values (0) or a state of a parameter in the shared mapping.
+  std::byte* place_of(std::size_t index, std::size_t which) const {
+    return block_->base() + view_offset_ + all_[index].places[which];
+  }
   // Whether these are the optimizer's parameters still.
   bool are_current() const;
 

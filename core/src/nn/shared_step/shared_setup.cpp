@@ -113,8 +113,8 @@ const Groups& SharedStepper::agree(const Groups& groups, const torch::optim::Opt
     check_memory(groups, defaults);
     const auto trial = factory(Groups(), defaults);  // throws for options that the optimizer refuses
     const torch::optim::Optimizer& kind = *trial;
-    return text +
-           fmt::format("{}, fused {}, undo {}\n", c10::demangle(typeid(kind).name()), options.fused, options.undo);
+    return text + fmt::format("{}, fused {}, undo {}, own kernels {}\n", c10::demangle(typeid(kind).name()),
+                              options.fused, options.undo, options.fused && own_step_kernel() != nullptr);
   };
   check_same_lines(DeviceBackend::for_host_data(options.process_group, torch::kCPU), lines, kNeeds);
   return groups;
@@ -125,7 +125,8 @@ SharedStepper::Impl::Impl(torch::optim::Optimizer& optimizer, Factory factory, c
       factory_(std::move(factory)),
       options_(options),
       group_(own_group(options.process_group, torch::kCPU, "SharedStep")),
-      backend_(group_, torch::kCPU) {
+      backend_(group_, torch::kCPU),
+      kernel_(options.fused ? own_step_kernel() : nullptr) {
   share_parameters();
 }
 
@@ -141,13 +142,19 @@ void SharedStepper::Impl::share_parameters() {
   for (std::size_t i = 0; i < fresh->size(); ++i) all += (*fresh)[i].elements;
   for (std::size_t i = 0; i < fresh->size(); ++i) {
     widest = std::max(widest, c10::elementSize((*fresh)[i].dtype));
-    for (std::int64_t begin = 0; begin < (*fresh)[i].elements; begin += tile_elements) {
+    const bool has_kernel = kernel_ != nullptr && (*fresh)[i].dtype == torch::kFloat;
+    const std::int64_t for_kernel =
+        has_kernel ? (*fresh)[i].elements / static_cast<std::int64_t>(kStepUnit) * static_cast<std::int64_t>(kStepUnit)
+                   : 0;
+    for (std::int64_t begin = 0; begin < (*fresh)[i].elements;) {
       Tile& tile = tiles.emplace_back();
       tile.parameter = i;
       tile.begin = begin;
-      tile.size = std::min(tile_elements, (*fresh)[i].elements - begin);
+      tile.by_own_kernel = begin < for_kernel;
+      tile.size = std::min(tile_elements, (tile.by_own_kernel ? for_kernel : (*fresh)[i].elements) - begin);
       tile.owner = owner_of(before, all, backend_.world_size());
       before += tile.size;
+      begin += tile.size;
     }
   }
   const torch::Tensor threads = backend_.all_gather(torch::tensor({at::get_num_threads()}, torch::kInt64));

@@ -19,6 +19,9 @@ namespace {
 
 // How long a rank waits, after a death, while nobody does anything of the step.
 constexpr auto kRepairTime = std::chrono::seconds(5);
+// Elements of a part of a tile that an own kernel steps: values, state, gradient and undo copy stay in the first-level
+// cache.
+constexpr std::int64_t kPartElements = 512;
 
 }  // namespace
 
@@ -62,6 +65,12 @@ void SharedStepper::Impl::step() {
   }
   if (facts.written.any() || !facts.written.pages.empty()) parameters_->take(facts.written);
   gradients_ = std::move(facts.gradients);
+  numbers_.clear();
+  for (std::size_t i = 0; kernel_ != nullptr && i < parameters_->size(); ++i) {
+    const SharedParameter& one = (*parameters_)[i];
+    numbers_.push_back(step_numbers(optimizer_.param_groups()[one.group].options(), !one.has_state,
+                                    one.has_state ? one.steps + 1 : 1));
+  }
   step_own_tiles(number);
   const bool failed = record_->has_failed(backend_.rank(), number);
   const auto after = meet({failed ? 1 : 0});
@@ -153,15 +162,22 @@ std::byte* SharedStepper::Impl::undo_place(int rank, int lane) const {
   return parameters_->block().base() + undo_offset_ + number * undo_bytes_;
 }
 
-// Calls copy(a part of the tile that the step changes, its place).
+SharedStepper::Impl::Part SharedStepper::Impl::part_of(const Tile& tile, std::size_t part) const {
+  if (!tile.by_own_kernel || !options_.undo) return {.begin = tile.begin, .size = tile.size};
+  const std::int64_t begin = static_cast<std::int64_t>(part) * kPartElements;
+  return {.begin = tile.begin + begin, .size = std::min(kPartElements, tile.size - begin)};
+}
+
+// Calls copy(elements of the part that the step changes, their place, bytes) for values and state.
 template <typename Copy>
-void SharedStepper::Impl::for_each_part(const Tile& tile, std::byte* place, Copy copy) const {
+void SharedStepper::Impl::for_each_tensor(const Tile& tile, const Part& part, std::byte* place, Copy copy) const {
   const SharedParameter& parameter = (*parameters_)[tile.parameter];
-  const std::size_t bytes = static_cast<std::size_t>(tile.size) * c10::elementSize(parameter.dtype);
+  const std::size_t element = c10::elementSize(parameter.dtype);
   for (std::size_t which = 0; which < parameter.flat.size(); ++which) {
     if (which > 0 && !parameter.has_state_tensor[which - 1]) continue;
-    auto* const data = static_cast<std::byte*>(parameter.flat[which].data_ptr()) +
-                       static_cast<std::size_t>(tile.begin) * c10::elementSize(parameter.dtype);
+    std::byte* const data =
+        parameters_->place_of(tile.parameter, which) + static_cast<std::size_t>(part.begin) * element;
+    const std::size_t bytes = static_cast<std::size_t>(part.size) * element;
     copy(data, place, bytes);
     place += bytes;
   }
@@ -189,15 +205,47 @@ void SharedStepper::Impl::prepare(Tile& tile) const {
 
 void SharedStepper::Impl::step_tile(std::size_t index, std::uint64_t number, int place_of, int lane) {
   Tile& tile = tiles_[index];
-  const torch::Tensor& gradient = gradients_[tile.parameter];
-  if (!gradient.defined()) return;
+  if (!gradients_[tile.parameter].defined()) return;
+  const StepRecord::Tile now = record_->tile(index, number);
+  if (tile.by_own_kernel) return step_by_kernel(index, now.part, number, place_of, lane);
   prepare(tile);
   if (options_.undo) {
-    for_each_part(tile, undo_place(place_of, lane),
-                  [](std::byte* data, std::byte* to, std::size_t bytes) { comm::copy_cached(to, data, bytes); });
+    for_each_tensor(tile, part_of(tile, 0), undo_place(place_of, lane),
+                    [](std::byte* data, std::byte* to, std::size_t bytes) { comm::copy_cached(to, data, bytes); });
   }
-  record_->begin_tile(index, number, lane);
-  tile.values.mutable_grad() = gradient.narrow(0, tile.begin, tile.size);
+  record_->begin_part(index, number, 0, lane);
+  step_by_optimizer(tile);
+  record_->end_tile(index, number);
+}
+
+void SharedStepper::Impl::step_by_kernel(std::size_t index, std::size_t first_part, std::uint64_t number, int place_of,
+                                         int lane) {
+  const Tile& tile = tiles_[index];
+  const auto at = [&](std::size_t which, std::int64_t element) {
+    return reinterpret_cast<float*>(parameters_->place_of(tile.parameter, which)) + element;
+  };
+  StepRequest request{.numbers = numbers_[tile.parameter]};
+  const auto* const gradient = gradients_[tile.parameter].const_data_ptr<float>();
+  for (std::size_t i = first_part;; ++i) {
+    const Part part = part_of(tile, i);
+    if (options_.undo) {
+      for_each_tensor(tile, part, undo_place(place_of, lane),
+                      [](std::byte* data, std::byte* to, std::size_t bytes) { std::memcpy(to, data, bytes); });
+    }
+    record_->begin_part(index, number, i, lane);
+    request.values = at(0, part.begin);
+    request.gradient = gradient + part.begin;
+    for (std::size_t which = 0; which < kStateTensors; ++which) request.state[which] = at(1 + which, part.begin);
+    request.count = static_cast<std::size_t>(part.size);
+    kernel_(request);
+    if (part.begin + part.size == tile.begin + tile.size) break;
+    record_->end_part(index, number, i);
+  }
+  record_->end_tile(index, number);
+}
+
+void SharedStepper::Impl::step_by_optimizer(Tile& tile) {
+  tile.values.mutable_grad() = gradients_[tile.parameter].narrow(0, tile.begin, tile.size);
   if (options_.fused) {
     fused_step(*tile.optimizer);
   } else {
@@ -206,17 +254,15 @@ void SharedStepper::Impl::step_tile(std::size_t index, std::uint64_t number, int
   tile.values.mutable_grad().reset();
   // The first step has made a state of its own.
   const auto state = tile.optimizer->state().find(tile.values.unsafeGetTensorImpl());
-  if (state != tile.optimizer->state().end()) {
-    const auto tensors = state_tensors_of(*state->second);
-    for (std::size_t i = 0; i < kStateTensors; ++i) {
-      if (tensors[i] == nullptr || !tensors[i]->defined()) continue;
-      const torch::Tensor shared = (*parameters_)[tile.parameter].flat[1 + i].narrow(0, tile.begin, tile.size);
-      if (tensors[i]->const_data_ptr() == shared.const_data_ptr()) continue;
-      shared.copy_(*tensors[i]);
-      *tensors[i] = shared;
-    }
+  if (state == tile.optimizer->state().end()) return;
+  const auto tensors = state_tensors_of(*state->second);
+  for (std::size_t i = 0; i < kStateTensors; ++i) {
+    if (tensors[i] == nullptr || !tensors[i]->defined()) continue;
+    const torch::Tensor shared = (*parameters_)[tile.parameter].flat[1 + i].narrow(0, tile.begin, tile.size);
+    if (tensors[i]->const_data_ptr() == shared.const_data_ptr()) continue;
+    shared.copy_(*tensors[i]);
+    *tensors[i] = shared;
   }
-  record_->end_tile(index, number);
 }
 
 void SharedStepper::Impl::show_step() {
@@ -271,19 +317,18 @@ void SharedStepper::Impl::repair_rank(int rank, std::uint64_t number) {
   for (std::size_t i = 0; i < tiles_.size(); ++i) {
     Tile& tile = tiles_[i];
     if (tile.owner != rank) continue;
-    int lane = 0;
-    const StepRecord::Tile now = record_->tile(i, number, lane);
-    if (now == StepRecord::Tile::kDone) continue;
+    const StepRecord::Tile now = record_->tile(i, number);
+    if (now.done) continue;
     tile.optimizer.reset();  // an attempt may have counted its step
-    if (now == StepRecord::Tile::kAsBefore) {
+    if (!now.begun) {
       rest.push_back(i);
       continue;
     }
     // Those that are begun come first, as the others need their undo places.
     TORCH_CHECK(options_.undo, "it was changing ", (*parameters_)[tile.parameter].name(), ", without an undo copy");
-    for_each_part(tile, undo_place(rank, lane),
-                  [](std::byte* data, const std::byte* from, std::size_t bytes) { std::memcpy(data, from, bytes); });
-    step_tile(i, number, rank, lane);
+    for_each_tensor(tile, part_of(tile, now.part), undo_place(rank, now.lane),
+                    [](std::byte* data, const std::byte* from, std::size_t bytes) { std::memcpy(data, from, bytes); });
+    step_tile(i, number, rank, now.lane);
   }
   step_tiles(rest, number, rank);
   record_->set_done(rank, number);

@@ -4,6 +4,10 @@
 // ranks differ, all throw and nothing has changed. Then each rank steps its tiles: an optimizer of the program's class
 // for each tile, whose parameter, gradient and state are flat views of the shared ones. At the second meeting all are
 // done. Where a meeting fails, StepRecord says what has happened.
+//
+// Fused steps of float parameters have kernels of their own (step_kernels.h), which go over a tile in small parts, so
+// that the undo copy of a part stays in the first-level cache. The rest of a parameter that is no multiple of the
+// kernels' unit is a tile of its own, which LibTorch's kernel steps.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +19,7 @@
 
 #include "lockstep/nn/shared_step.h"
 #include "nn/device_backend.h"
+#include "own_step.h"
 #include "shared_parameters.h"
 #include "step_record.h"
 
@@ -34,6 +39,8 @@ class SharedStepper::Impl {
     std::int64_t begin = 0;
     std::int64_t size = 0;
     int owner = 0;
+    bool by_own_kernel = false;
+    // For tiles that LibTorch steps.
     torch::Tensor values;                                // of the shared mapping
     std::unique_ptr<torch::optim::Optimizer> optimizer;  // null until this rank steps it
     std::uint64_t state_version = 0;                     // of the parameter, when the optimizer got its state
@@ -66,10 +73,18 @@ class SharedStepper::Impl {
   void step_own_tiles(std::uint64_t number);
   void step_tiles(const std::vector<std::size_t>& indices, std::uint64_t number, int place_of);
   void step_tile(std::size_t index, std::uint64_t number, int place_of, int lane);
+  void step_by_optimizer(Tile& tile);
+  void step_by_kernel(std::size_t index, std::size_t first_part, std::uint64_t number, int place_of, int lane);
   void prepare(Tile& tile) const;
   std::byte* undo_place(int rank, int lane) const;
+  // Of a tile, the elements of a part: their first and their number.
+  struct Part {
+    std::int64_t begin = 0;
+    std::int64_t size = 0;
+  };
+  Part part_of(const Tile& tile, std::size_t part) const;
   template <typename Copy>
-  void for_each_part(const Tile& tile, std::byte* place, Copy copy) const;
+  void for_each_tensor(const Tile& tile, const Part& part, std::byte* place, Copy copy) const;
   bool repair(std::uint64_t number);
   void repair_rank(int rank, std::uint64_t number);
   void show_step();
@@ -80,6 +95,7 @@ class SharedStepper::Impl {
   const SharedStepOptions options_;
   const ProcessGroup group_;  // of its own
   const DeviceBackend backend_;
+  const StepKernel kernel_;  // null: LibTorch steps all tiles
 
   std::unique_ptr<SharedParameters> parameters_;
   std::vector<Tile> tiles_;
@@ -89,7 +105,9 @@ class SharedStepper::Impl {
   std::size_t undo_bytes_ = 0;  // of one place
   int lanes_ = 1;               // of every rank
 
-  std::vector<torch::Tensor> gradients_;  // of the step that is under way
+  // Of the step that is under way, by parameter.
+  std::vector<torch::Tensor> gradients_;
+  std::vector<StepNumbers> numbers_;
   std::uint64_t steps_ = 0;
   std::uint64_t record_steps_ = 0;  // since the block was made
   bool whole_ = true;

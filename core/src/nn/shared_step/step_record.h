@@ -6,8 +6,8 @@
 // seen all others at the meeting before the step begins it. A rank whose meeting has failed abandons it, unless another
 // rank has begun: then that rank will wait for this one's part.
 //
-// Before a rank changes a tile, it copies the tile to its undo place. The tile's word says that it is being changed,
-// with the place, and later that it is done.
+// A rank changes a tile in parts, one after the other. Before it changes a part, it copies the part to its undo place.
+// The tile's word says which part that is, whether it is being changed, and the place.
 #pragma once
 
 #include <atomic>
@@ -70,23 +70,37 @@ class StepRecord {
                                                                       std::memory_order_acq_rel);
   }
 
-  // `lane`: of the rank that changes the tile; it tells the undo place.
-  void begin_tile(std::size_t tile, std::uint64_t number, int lane) {
-    tiles_[tile].store(number << 8 | static_cast<unsigned>(lane) << 1, std::memory_order_release);
+  // `lane`: of the rank that changes the part; it tells the undo place.
+  void begin_part(std::size_t tile, std::uint64_t number, std::size_t part, int lane) {
+    tiles_[tile].store(number << kNumberShift | part << kPartShift | static_cast<unsigned>(lane) << 2 | 1,
+                       std::memory_order_release);
+    std::atomic_thread_fence(std::memory_order_release);  // no change comes before this word
+  }
+  void end_part(std::size_t tile, std::uint64_t number, std::size_t part) {
+    tiles_[tile].store(number << kNumberShift | (part + 1) << kPartShift, std::memory_order_release);
   }
   void end_tile(std::size_t tile, std::uint64_t number) {
-    tiles_[tile].store(number << 8 | 1, std::memory_order_release);
+    tiles_[tile].store(number << kNumberShift | 2, std::memory_order_release);
   }
-  enum class Tile { kAsBefore, kBegun, kDone };
-  // `lane`: set where it was begun.
-  Tile tile(std::size_t tile, std::uint64_t number, int& lane) const {
+  struct Tile {
+    bool done = false;
+    bool begun = false;    // `part` is being changed
+    std::size_t part = 0;  // those before it are done
+    int lane = 0;          // where it is begun
+  };
+  Tile tile(std::size_t tile, std::uint64_t number) const {
     const std::uint64_t word = tiles_[tile].load(std::memory_order_acquire);
-    if (word >> 8 != number) return Tile::kAsBefore;
-    lane = static_cast<int>(word >> 1 & 0x7f);
-    return (word & 1) != 0 ? Tile::kDone : Tile::kBegun;
+    if (word >> kNumberShift != number) return {};
+    return {.done = (word & 2) != 0,
+            .begun = (word & 1) != 0,
+            .part = word >> kPartShift & 0xffff,
+            .lane = static_cast<int>(word >> 2 & 0x3f)};
   }
 
  private:
+  static constexpr int kPartShift = 8;     // above: the part, of 16 bits
+  static constexpr int kNumberShift = 24;  // above: the number of the step
+
   struct alignas(64) Line {
     std::atomic<std::uint64_t> done;    // in the first line: the decision that it begins
     std::atomic<std::uint64_t> failed;  // in the first line: the decision that it is finished
