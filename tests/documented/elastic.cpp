@@ -24,6 +24,7 @@ namespace {
   training.add_model(*net);
   training.add_optimizer(optimizer);
   training.add_loader(loader);  // a MicroBatchLoader
+  if (!training.join()) return;
   training.run(1000, {.gradients =
                           [&](ElasticStep& step) {
                             step.backward(*ddp, [&](const MicroBatch& micro_batch) {

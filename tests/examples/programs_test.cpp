@@ -138,12 +138,18 @@ TEST(ProcessGroupsExamplesFault, SurvivorsGoOn) {
   }
 }
 
-// The program itself compares the weights.
 TEST(SurviveExampleFault, ReachesTheWeightsOfAQuietRun) {
-  const Finished finished = run_program({LOCKSTEP_EXAMPLES_FOLDER "/survive"});
-  EXPECT_EQ(finished.exit_code, 0) << finished.out << finished.err;
-  EXPECT_NE(finished.out.find("200 steps: 2 ranks were killed, and 0 have failed\n"), std::string::npos)
-      << finished.out;
+  const std::string program = LOCKSTEP_EXAMPLES_FOLDER "/survive";
+  const Finished quiet = run_program({LOCKSTEP_PROGRAM, "run", "--nproc-per-node", "4", program});
+  const Finished survived = run_program({LOCKSTEP_PROGRAM, "run", "--nproc-per-node", "4", "--min-workers", "2",
+                                         "--newcomers", "2", program, "60:0", "130:2"});
+  EXPECT_EQ(quiet.exit_code, 0) << quiet.err;
+  EXPECT_EQ(survived.exit_code, 0) << survived.err;
+  for (const char* line : {"rank 0 failed: signal SIGKILL (9)\n", "rank 2 failed: signal SIGKILL (9)\n"}) {
+    EXPECT_NE(survived.err.find(line), std::string::npos) << survived.err;
+  }
+  EXPECT_EQ(quiet.out.rfind("[rank 0]: 200 steps, 4 ranks at the end. Digest of the weights: ", 0), 0U) << quiet.out;
+  EXPECT_EQ(survived.out, quiet.out);
 }
 
 TEST(ProcessGroupExamplesMulti, StoreWithoutAWorld) {

@@ -46,13 +46,13 @@ void declare_workers(options::Section workers, RunOptions& o) {
            "that form their world anew (ElasticTraining). 0: every failure ends the job")
       .between(0, kMostInt);
   workers
-      .key("max_replacements", o.job.max_replacements,
+      .key("newcomers", o.job.max_newcomers,
            "With --min-workers: how many workers that failed are replaced by a new process, which joins the others, "
            "in each start of the job")
       .between(0, kMostInt);
   torchruns.key_of_text(
       "standby", o.job.standby_after, "3", parse_standby,
-      "With --max-restarts or --max-replacements: once the workers have run for so many seconds, one more process for "
+      "With --max-restarts or --newcomers: once the workers have run for so many seconds, one more process for "
       "each is loaded and waits, so that a restart or a replacement takes less time; or off. For programs with "
       "Lockstep alone");
   torchruns.key("monitor_interval", o.monitor_interval,

@@ -7,7 +7,7 @@
 //   training.add_model(*net);
 //   training.add_optimizer(optimizer);
 //   training.add_loader(loader);   // a MicroBatchLoader
-//   if (!training.join()) return 0;   // a newcomer that was not needed
+//   if (!training.join()) return;
 //   training.run(1000, {.gradients =
 //                           [&](ElasticStep& step) {
 //                             step.backward(*ddp, [&](const MicroBatch& micro_batch) {
@@ -122,7 +122,7 @@ struct ElasticOptions {
   // How long reconfigure() waits for the living ranks to notice the death. -1: the world's timeout.
   std::chrono::milliseconds timeout{-1};
   // Where processes wait to take the places of dead ranks (join()): a store that all reach and that outlives the ranks.
-  // Null: the launcher's, if it replaces workers that have died (`lockstep run --max-replacements`, launch/newcomer.h);
+  // Null: the launcher's, if it replaces workers that have died (`lockstep run --newcomers`, launch/newcomer.h);
   // else nobody takes the places. The same on all ranks. Each training needs a store, or a prefix, of its own: run()
   // refuses the store of a finished training (kInvalidArgument). If the store fails, the training goes on, and nobody
   // can join.

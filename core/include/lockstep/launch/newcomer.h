@@ -1,4 +1,4 @@
-// Newcomers: processes that `lockstep run --max-replacements` starts for workers that have died. A newcomer is alone at
+// Newcomers: processes that `lockstep run --newcomers` starts for workers that have died. A newcomer is alone at
 // first: its RANK is 0 and its WORLD_SIZE 1. It asks the other workers through the launcher's store to let it take the
 // dead worker's place. ElasticTraining (lockstep/elastic/elastic_training.h) does all of this.
 #pragma once
@@ -18,7 +18,7 @@ namespace lockstep::launch {
 Result<std::optional<int>> replaced_rank(const Environment& environment = Environment::of_process());
 
 // The part of the launcher's store in which newcomers wait; null: the launcher replaces nobody
-// (LOCKSTEP_MAX_REPLACEMENTS is not set or 0). Each start of the job (--max-restarts) has a store of its own. Blocks
+// (LOCKSTEP_MAX_NEWCOMERS is not set or 0). Each start of the job (--max-restarts) has a store of its own. Blocks
 // until the launcher answers, for 10 s at most. Errors are those of TcpStore::connect.
 Result<std::shared_ptr<comm::Store>> newcomers_store(const Environment& environment = Environment::of_process());
 

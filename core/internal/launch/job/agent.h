@@ -65,7 +65,7 @@ struct JobOptions {
   int min_workers = 0;
   // How many workers that failed are replaced by newcomers (lockstep/launch/newcomer.h) in each attempt. Needs
   // min_workers.
-  int max_replacements = 0;
+  int max_newcomers = 0;
 
   // How long the workers run before one more process for each is loaded, for a restart or as a newcomer
   // (standby/standby.h). nullopt: never.

@@ -33,7 +33,7 @@ struct JobSpec {
   int restart_count = 0;    // which start this is, from 0
   int restarts = 0;         // how many of them followed a failure
   int max_restarts = 0;
-  int max_replacements = 0;                      // LOCKSTEP_MAX_REPLACEMENTS; 0: not set
+  int max_newcomers = 0;                         // LOCKSTEP_MAX_NEWCOMERS; 0: not set
   int omp_threads = 0;                           // OMP_NUM_THREADS for the workers; 0: not set here
   std::shared_ptr<ErrorFiles> error_files = {};  // of all attempts; null: spawn's processes have none
 };

@@ -29,12 +29,12 @@
 namespace lockstep::launch {
 namespace {
 
-// --min-workers and --max-replacements.
+// --min-workers and --newcomers.
 Status check_survival(const JobOptions& options) {
   const auto wrong = [](std::string message) { return Status(ErrorCode::kInvalidArgument, std::move(message)); };
-  if (options.max_replacements > 0 && options.min_workers == 0) {
-    return wrong(fmt::format("--max-replacements {} needs --min-workers, the fewest workers with which the job goes on",
-                             options.max_replacements));
+  if (options.max_newcomers > 0 && options.min_workers == 0) {
+    return wrong(fmt::format("--newcomers {} needs --min-workers, the fewest workers with which the job goes on",
+                             options.max_newcomers));
   }
   if (options.min_workers > 0 && options.nodes.max_nodes > 1) {
     return wrong(
@@ -72,7 +72,7 @@ Result<JobSpec> describe_job(const JobOptions& options, const NodeLink* nodes) {
   job.world_size = options.workers;
   job.role = options.role;
   job.max_restarts = options.max_restarts;
-  job.max_replacements = options.max_replacements;
+  job.max_newcomers = options.max_newcomers;
   job.omp_threads = omp_threads(current_environment(), options.workers, options.cores);
   if (nodes != nullptr) {
     job.job_key = nodes->job_key();
@@ -227,7 +227,7 @@ std::string describe_workers(const JobOptions& options) {
 }
 
 std::string describe_standby(const JobOptions& options, const Environment& environment) {
-  const bool replaces = options.max_replacements > 0;
+  const bool replaces = options.max_newcomers > 0;
   const bool restarts = replaces || options.max_restarts > 0 || options.nodes.min_nodes < options.nodes.max_nodes;
   std::string text = "no processes, as there are no restarts";
   if (restarts && !options.standby_after) text = "no processes (--standby off)";
@@ -243,7 +243,7 @@ std::string describe_standby(const JobOptions& options, const Environment& envir
 std::string describe_deaths(const JobOptions& options) {
   if (options.min_workers == 0) return "";
   return fmt::format("  after a worker's failure: goes on while {} of {} workers are left; replaces {} at most\n",
-                     options.min_workers, options.workers, options.max_replacements);
+                     options.min_workers, options.workers, options.max_newcomers);
 }
 
 std::string describe_output(const JobOptions& options) {

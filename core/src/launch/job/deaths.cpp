@@ -1,4 +1,4 @@
-// How a worker group goes on without workers that have died (--min-workers, --max-replacements).
+// How a worker group goes on without workers that have died (--min-workers, --newcomers).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -39,7 +39,13 @@ void WorkerGroup::survive(Workers& workers, const Exit& exit) {
   }
   if (then == Roster::Then::kReplace) then = replace(workers, exit.index);
   if (is_death && then == Roster::Then::kGoOn) tell_that_nobody_comes();
-  if (is_death) say_death(then);
+  const std::string what = what_follows(then);
+  if (is_death) {
+    const Failure& failure = deaths_.back();
+    consoles_.err().say((failure.stderr_seen ? "" : "\n") + format_failure(failure, "failed") + "\n  " + what);
+  } else if (then == Roster::Then::kTooFew) {
+    consoles_.err().say("lockstep: " + what);
+  }
   if (then == Roster::Then::kTooFew) return end_for_lack_of_workers(workers);
   if (!roster_->replaces()) end_reserves();
   if (roster_->newcomers_wait_in_vain() && end_newcomers_at_.is_never()) {
@@ -94,21 +100,18 @@ Result<ProcessTree> WorkerGroup::start_newcomer(int local_rank) {
   return ProcessTree::start({&command, 1}, signals_.fd(), job_.error_files->folder());
 }
 
-void WorkerGroup::say_death(Roster::Then then) {
-  const Failure& failure = deaths_.back();
+std::string WorkerGroup::what_follows(Roster::Then then) const {
   const int left = roster_->left();
-  std::string what = fmt::format("the job goes on with {} of {} workers", left, options_.workers);
-  if (then == Roster::Then::kReplace) what = "a new process takes its place";
-  if (then == Roster::Then::kTooFew) {
-    what = fmt::format("{} of {} workers {} left, fewer than --min-workers {}: the job ends", left, options_.workers,
-                       left == 1 ? "is" : "are", options_.min_workers);
-  }
-  consoles_.err().say((failure.stderr_seen ? "" : "\n") + format_failure(failure, "failed") + "\n  " + what);
+  if (then == Roster::Then::kGoOn) return fmt::format("the job goes on with {} of {} workers", left, options_.workers);
+  if (then == Roster::Then::kReplace) return "a new process takes its place";
+  if (!roster_->can_go_on()) return "no worker is left that has the state of the training: the job ends";
+  return fmt::format("{} of {} workers {} left, fewer than --min-workers {}: the job ends", left, options_.workers,
+                     left == 1 ? "is" : "are", options_.min_workers);
 }
 
 // The others need not wait.
 void WorkerGroup::tell_that_nobody_comes() {
-  if (options_.max_replacements == 0) return;
+  if (options_.max_newcomers == 0) return;
   Result<std::shared_ptr<comm::Store>> part = newcomers_;
   if (newcomers_ == nullptr) part = newcomers_part(job_.store, job_.job_key, kOwnStoreTime);
   const Status told = part.ok() ? part.value()->set(kNobodyComes, "1") : part.status();

@@ -22,7 +22,7 @@ Roster::Then Roster::died(int worker) {
   const bool was_needed = !is_newcomer(worker) || !newcomers_wait_in_vain();
   states_[static_cast<std::size_t>(worker)] = State::kGone;
   if (!was_needed) return go_on_if_enough();
-  if (count(State::kRuns) == 0 && count(State::kEnded) == 0) return Then::kTooFew;
+  if (!can_go_on()) return Then::kTooFew;
   if (!replaces()) return go_on_if_enough();
   states_[static_cast<std::size_t>(worker)] = State::kNewcomer;
   --replacements_;

@@ -1,5 +1,5 @@
 // Roster: which workers of a job run, have ended or were replaced, and whether the job goes on without one that has
-// died (--min-workers, --max-replacements). It only counts: it starts and ends nothing.
+// died (--min-workers, --newcomers). It only counts: it starts and ends nothing.
 #pragma once
 
 #include <cstddef>
@@ -34,6 +34,8 @@ class Roster {
   bool newcomers_wait_in_vain() const { return count(State::kRuns) == 0 && count(State::kNewcomer) > 0; }
   // Whether the next worker that dies is replaced.
   bool replaces() const;
+  // Whether one is left that has the state of the training, or has ended with 0.
+  bool can_go_on() const { return count(State::kRuns) + count(State::kEnded) > 0; }
   // Those that run, newcomers among them, or have ended with 0.
   int left() const { return count(State::kRuns) + count(State::kNewcomer) + count(State::kEnded); }
 

@@ -30,8 +30,8 @@ Variables worker_variables(const JobSpec& job, int local_rank) {
       {"LOCKSTEP_JOB_KEY", job.job_key},
   };
   if (!job.store.empty()) variables.emplace_back("LOCKSTEP_STORE", job.store);
-  if (job.max_replacements > 0) {
-    variables.emplace_back("LOCKSTEP_MAX_REPLACEMENTS", std::to_string(job.max_replacements));
+  if (job.max_newcomers > 0) {
+    variables.emplace_back("LOCKSTEP_MAX_NEWCOMERS", std::to_string(job.max_newcomers));
   }
   if (job.omp_threads > 0) variables.emplace_back("OMP_NUM_THREADS", std::to_string(job.omp_threads));
   return variables;
@@ -108,7 +108,7 @@ std::vector<std::string> current_environment() {
 std::vector<std::string> environment_for_workers() {
   std::vector<std::string> entries = current_environment();
   std::erase_if(entries, [](const std::string& entry) {
-    return entry.starts_with("LOCKSTEP_NEWCOMER=") || entry.starts_with("LOCKSTEP_MAX_REPLACEMENTS=");
+    return entry.starts_with("LOCKSTEP_NEWCOMER=") || entry.starts_with("LOCKSTEP_MAX_NEWCOMERS=");
   });
   return entries;
 }

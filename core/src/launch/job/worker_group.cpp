@@ -99,9 +99,9 @@ Result<RunResult> WorkerGroup::run() {
   }
   LOCKSTEP_ASSIGN_OR_RETURN(ProcessTree tree, std::move(started));
   Workers workers(std::move(tree));
-  if (options_.min_workers > 0) roster_.emplace(options_.workers, options_.min_workers, options_.max_replacements);
-  if (options_.max_replacements > 0) prepare_reserves(commands);
-  if (options_.max_replacements == 0) standby_.prepare(job_, commands);
+  if (options_.min_workers > 0) roster_.emplace(options_.workers, options_.min_workers, options_.max_newcomers);
+  if (options_.max_newcomers > 0) prepare_reserves(commands);
+  if (options_.max_newcomers == 0) standby_.prepare(job_, commands);
   exited_.assign(commands.size(), false);
   relay_.started();
   for (bool going_on = true; going_on && (workers.running() > 0 || awaits_other_node());) {

@@ -80,7 +80,7 @@ class WorkerGroup {
   // Starts a newcomer.
   Roster::Then replace(Workers& workers, int local_rank);
   Result<ProcessTree> start_newcomer(int local_rank);
-  void say_death(Roster::Then then);
+  std::string what_follows(Roster::Then then) const;
   void tell_that_nobody_comes();
   void end_for_lack_of_workers(Workers& workers);
   // Those that wait for a place in a world of which nobody is left.

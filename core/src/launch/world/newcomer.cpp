@@ -31,7 +31,7 @@ Result<std::optional<int>> replaced_rank(const Environment& environment) {
 }
 
 Result<std::shared_ptr<comm::Store>> newcomers_store(const Environment& environment) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto most, whole_number(environment, "LOCKSTEP_MAX_REPLACEMENTS"));
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto most, whole_number(environment, "LOCKSTEP_MAX_NEWCOMERS"));
   const auto address = environment.get("LOCKSTEP_STORE");
   if (most.value_or(0) == 0 || !address) return std::shared_ptr<comm::Store>();
   return newcomers_part(*address, environment.get("LOCKSTEP_JOB_KEY").value_or(""), kAnswerTime);

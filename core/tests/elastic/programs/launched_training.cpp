@@ -1,13 +1,16 @@
-// A training for `lockstep run`: launched_training FOLDER [EVENT ...]. Rank r writes all its weights, as bytes, to
-// FOLDER/weights.r at its end, and "pid\n" to FOLDER/pid.r when it begins.
+// A training for `lockstep run`: launched_training FOLDER TIMEOUT [EVENT ...]. TIMEOUT: the world's, in seconds. Rank r
+// writes all its weights, as bytes, to FOLDER/weights.r at its end, and "pid\n" to FOLDER/pid.r when it begins.
 //
 // An event is WHERE:RANK:LIFE:WHAT. WHERE: the number of a step; `start`: before the world is made; `join`: before a
 // newcomer joins; `end`: after the training; `left`: after the world is left. LIFE 0 is the worker of the start, 1 the
-// first newcomer for this rank, and so on. WHAT: `kill`, `stop` (frozen), `throw`, an exit code.
+// first newcomer for this rank, and so on. WHAT: `kill`, `stop` (frozen), `throw`, an exit code; `time` writes the
+// time, as `kill` does.
 #include <fcntl.h>
 #include <torch/torch.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
@@ -64,6 +67,8 @@ struct Events {
     for (const std::string& event : all) {
       if (event.rfind(where + mine, 0) != 0) continue;
       const std::string what = event.substr(where.size() + mine.size());
+      const std::chrono::duration<double, std::milli> now = std::chrono::steady_clock::now().time_since_epoch();
+      if (what == "kill" || what == "time") std::cout << where << " at " << now.count() << " ms" << std::endl;
       if (what == "kill") raise(SIGKILL);
       if (what == "stop") raise(SIGSTOP);
       if (what == "throw") throw std::runtime_error("the program's own error");
@@ -78,9 +83,9 @@ lockstep::data::TensorDataset make_samples() {
   return {x, x.sum(1, true) + torch::randn({96, 3})};
 }
 
-int train(const std::string& folder, const Events& events, int rank) {
+int train(const std::string& folder, std::chrono::seconds timeout, const Events& events, int rank) {
   events.happen("start");
-  const lockstep::ProcessGroupGuard world("", {.timeout = std::chrono::seconds(20), .enable_reconfigure = true});
+  const lockstep::ProcessGroupGuard world("", {.timeout = timeout, .enable_reconfigure = true});
   torch::manual_seed(5);
   Net net;
   torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
@@ -115,13 +120,13 @@ int train(const std::string& folder, const Events& events, int rank) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 2) return 64;
+  if (argc < 3) return 64;
   const std::string folder = argv[1];
   const int rank = own_rank();
   const int life = count_lives(folder + "/pid." + std::to_string(rank));
-  const Events events{{argv + 2, argv + argc}, ":" + std::to_string(rank) + ":" + std::to_string(life) + ":"};
+  const Events events{{argv + 3, argv + argc}, ":" + std::to_string(rank) + ":" + std::to_string(life) + ":"};
   try {
-    const int code = train(folder, events, rank);
+    const int code = train(folder, std::chrono::seconds(std::atoi(argv[2])), events, rank);
     events.happen("left");
     return code;
   } catch (const std::exception& error) {
