@@ -219,6 +219,17 @@ TEST(PretrainedExample, NamesWhatIsWrong) {
 }
 
 #ifdef LOCKSTEP_PARITY_SCRIPTS
+
+// Python makes the model and reads the result. 6 s of a core.
+TEST(ScriptedExampleParity, TrainsWhatPythonMakesAndReads) {
+  const ScratchFolder folder;
+  const std::string script = "../../examples/scripted/model.py";
+  run_python(script, {"make", folder.path("net.pt")});
+  EXPECT_EQ(run_example("scripted_train", 2, {folder.path("net.pt"), folder.path("trained")}),
+            (Lines{"Rank 0: has learned it"}));
+  EXPECT_EQ(run_python(script, {"check", folder.path("net.pt"), folder.path("trained")}),
+            "classes of the four quadrants: [1, 0, 1, 0]\n");
+}
 // Both print "class N: LOGIT", five times.
 TEST(PretrainedExampleParity, PrintsPythonsLogits) {
   const ScratchFolder folder;

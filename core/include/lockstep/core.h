@@ -26,6 +26,7 @@
 #include "lockstep/elastic/micro_batch_loader.h"         // IWYU pragma: export
 #include "lockstep/launch/preemption.h"                  // IWYU pragma: export
 #include "lockstep/launch/spawn.h"                       // IWYU pragma: export
+#include "lockstep/nn/as_module.h"                       // IWYU pragma: export
 #include "lockstep/nn/average_gradients.h"               // IWYU pragma: export
 #include "lockstep/nn/captured_step.h"                   // IWYU pragma: export
 #include "lockstep/nn/clip_grad.h"                       // IWYU pragma: export

@@ -53,6 +53,7 @@
 #include <variant>
 #include <vector>
 
+#include "lockstep/nn/as_module.h"
 #include "lockstep/nn/module_of.h"
 #include "lockstep/nn/scatter.h"
 
@@ -135,21 +136,26 @@ class Results {
 template <typename Net>
 class DataParallel {
  public:
-  using Module = typename nn_detail::ModuleOf<Net>::type;
+  using Module = typename nn_detail::ModelOf<Net>::type;
 
   // Makes the replicas and their threads.
   explicit DataParallel(Net net, const DataParallelOptions& options = {})
-      : net_(std::move(net)), module_(nn_detail::pointer_to(net_)), replicas_(module_, options, nullptr) {}
+      : net_(std::move(net)), module_(nn_detail::pointer_to(net_)), replicas_(as_module(module_), options, nullptr) {}
   // `make()` returns a module of the same structure: a Net, or a shared_ptr to the module.
   template <typename Make>
   requires std::is_invocable_v<Make&> DataParallel(Net net, const DataParallelOptions& options, Make make)
-      : net_(std::move(net)), module_(nn_detail::pointer_to(net_)), replicas_(module_, options, factory(make)) {}
+      : net_(std::move(net)),
+        module_(nn_detail::pointer_to(net_)),
+        replicas_(as_module(module_), options, factory(make)) {}
   DataParallel(const DataParallel&) = delete;
   DataParallel& operator=(const DataParallel&) = delete;
 
   // The module's own forward, with any arguments and result. Without a tensor to split, the first replica runs alone.
   template <typename... Args>
   auto forward(Args&&... args) {
+    static_assert(!std::is_base_of_v<torch::jit::Module, Module>,
+                  "DataParallel splits tensors, not IValues: call apply() with a function that takes tensors and calls "
+                  "the torch::jit::Module");
     return apply(
         [](Module& module, auto&&... values) -> decltype(auto) {
           return module.forward(std::forward<decltype(values)>(values)...);
@@ -185,9 +191,19 @@ class DataParallel {
         return std::make_shared<Made>(make());
       } else {
         Made made = make();
-        return nn_detail::pointer_to(made);
+        return as_module(made);
       }
     };
+  }
+  static Module& replica_of(torch::nn::Module& replica) {
+    if constexpr (std::is_base_of_v<torch::jit::Module, Module>) {
+      return nn_detail::scripted_of(replica);
+    } else {
+      static_assert(std::is_base_of_v<torch::nn::Module, Module>,
+                    "DataParallel makes copies of the model, and cannot copy one of this type: expected a "
+                    "torch::nn::Module, not in an AnyModule, or a torch::jit::Module");
+      return dynamic_cast<Module&>(replica);
+    }
   }
   template <typename Result, typename Call, typename Inputs>
   Result apply_alone(const Call& call, Inputs& inputs);
@@ -235,7 +251,7 @@ auto DataParallel<Net>::apply(Function&& function, Args&&... args) {
         [&](std::size_t index, torch::nn::Module& replica, const std::vector<torch::Tensor>& tensors) {
           auto own = inputs;
           parallel::detail::replace(own, tensors);
-          return results.store(index, call_for_result(dynamic_cast<Module&>(replica), own));
+          return results.store(index, call_for_result(replica_of(replica), own));
         },
         [&](std::size_t count) { return results.check(count); });
     return results.take(outputs);

@@ -1,6 +1,6 @@
 // DistributedDataParallel: the same model on every rank; each rank trains on its own share of the data.
 //
-//   Net net;                                               // any torch::nn module
+//   Net net;                                               // any torch::nn module, or another model (as_module.h)
 //   lockstep::DistributedDataParallel<Net> ddp(net);       // all ranks now have rank 0's parameters
 //   torch::optim::SGD optimizer(ddp.parameters(), 0.01);
 //   ...
@@ -49,6 +49,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/nn/as_module.h"
 #include "lockstep/nn/comm_hook.h"
 #include "lockstep/nn/module_of.h"
 #include "lockstep/nn/replica.h"
@@ -59,19 +60,25 @@ namespace lockstep {
 template <typename Net>
 class DistributedDataParallel {
  public:
-  using Module = typename nn_detail::ModuleOf<Net>::type;
+  using Module = typename nn_detail::ModelOf<Net>::type;
 
   // Collective over the group; blocks until every rank is there. Compares all parameters (names, shapes, dtypes),
   // buffers, options, synchronised layers and the types of modules across ranks, then sends rank 0's values to all.
   // What one rank alone gets wrong (device_ids, an option, nothing to train) is an error on every rank. On the other
   // ranks the error names the rank that is wrong, and why.
-  explicit DistributedDataParallel(Net net, const DistributedDataParallelOptions& options = {})
-      : net_(std::move(net)), module_(nn_detail::pointer_to(net_)), replica_(module_, options) {}
+  explicit DistributedDataParallel(Net&& net, const DistributedDataParallelOptions& options = {})
+      : net_(std::move(net)),
+        module_(nn_detail::pointer_to(net_)),
+        replica_([this] { return as_module(module_); }, options) {}
+  // For a holder, a shared_ptr, a torch::jit::Module or an AnyModule, of which a copy is the same model.
+  explicit DistributedDataParallel(const Net& net, const DistributedDataParallelOptions& options = {})
+      : DistributedDataParallel(Net(handle(net)), options) {}
   // Not copyable or movable: hooks and guards refer to it. Use a std::optional or std::unique_ptr to pass it on.
   DistributedDataParallel(const DistributedDataParallel&) = delete;
   DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
 
-  // The module's own forward, with any arguments and result. With `device_ids`, tensors in the arguments are moved to
+  // The model's own forward, with any arguments and result. (That of a torch::jit::Module takes a
+  // std::vector<torch::IValue>.) With `device_ids`, tensors in the arguments are moved to
   // that device first, nested tensors too (lockstep/nn/scatter.h lists the kinds of values). Values of other kinds are
   // passed on as they are, and so is an argument that cannot be copied. An argument that cannot be copied and has a
   // tensor on another device is a c10::ValueError. `ddp->forward(x)` calls the module directly, and moves nothing. The
@@ -151,6 +158,13 @@ class DistributedDataParallel {
   const Reducer& reducer() const { return replica_.reducer(); }
 
  private:
+  static const Net& handle(const Net& net) {
+    static_assert(nn_detail::kIsHandle<Net>,
+                  "DistributedDataParallel would train a copy of this model: move the model into it with std::move, or "
+                  "pass a std::shared_ptr to it");
+    return net;
+  }
+
   Net net_;
   std::shared_ptr<Module> module_;
   Replica replica_;

@@ -4,6 +4,8 @@
 #include <torch/nn/module.h>
 
 #include <cstdint>
+#include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -65,7 +67,9 @@ class [[nodiscard]] NoSyncGuard {
 
 class Replica {
  public:
-  Replica(std::shared_ptr<torch::nn::Module> module, const DistributedDataParallelOptions& options);
+  // What `module` throws is an error on every rank, like everything that one rank alone gets wrong.
+  Replica(const std::function<std::shared_ptr<torch::nn::Module>()>& module,
+          const DistributedDataParallelOptions& options);
   Replica(const Replica&) = delete;
   Replica& operator=(const Replica&) = delete;
 
@@ -120,6 +124,7 @@ class Replica {
   // In a join: tells all ranks whether this one still has inputs. Returns which ranks have.
   std::vector<int> exchange_activity(bool active, bool continues_pass = false);
   void refuse_collectives_in_forward() const;
+  void renew_view();
   void prepare_pass();
   void start_joined_pass();
   void prepare_joined_pass(const std::vector<int>& active);
@@ -133,6 +138,7 @@ class Replica {
   void end_join();
 
   std::shared_ptr<torch::nn::Module> module_;
+  std::exception_ptr no_module_;  // why there is none
   DistributedDataParallelOptions options_;
   ProcessGroup group_;                               // a group of its own beside that of the options
   std::optional<c10::DeviceType> group_is_for_;      // empty: there is none yet, and group_ is that of the options

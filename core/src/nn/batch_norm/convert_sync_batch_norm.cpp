@@ -7,6 +7,7 @@
 
 #include "c10d/world/group_watch.h"
 #include "intercepted_batch_norm.h"
+#include "lockstep/nn/as_module.h"
 #include "lockstep/nn/sync_batch_norm.h"
 #include "synchronised_batch_norm.h"
 
@@ -64,6 +65,7 @@ std::vector<Layer> layers_to_convert(torch::nn::Module& module, const std::vecto
   std::vector<Layer> layers;
   std::unordered_set<std::string> unmet(except.begin(), except.end());
   std::unordered_set<const void*> seen;
+  const bool is_view = dynamic_cast<const nn_detail::ModelView*>(&module) != nullptr;
   walk(module, "", seen, [&](torch::nn::Module& found, const std::string& name) {
     unmet.erase(name);
     if (std::find(except.begin(), except.end(), name) != except.end()) return false;
@@ -76,6 +78,11 @@ std::vector<Layer> layers_to_convert(torch::nn::Module& module, const std::vecto
                         "others",
                         kAdvice);
     } else {
+      TORCH_CHECK_VALUE(!looks_like_batch_norm(found) || !is_view, "convert_sync_batchnorm: '", name,
+                        "' is a batch normalisation of a scripted model or another model that is no "
+                        "torch::nn::Module (as_module): the model calls it by itself, so it cannot be replaced. Use a "
+                        "layer without statistics of the batch (GroupNorm) in the model, give each rank more samples, "
+                        "or name the layer in `except` to leave it as it is");
       TORCH_CHECK_VALUE(!looks_like_batch_norm(found), "convert_sync_batchnorm: '", name, "' (", found.name(),
                         ") has running_mean and running_var like a batch normalisation, but is none of LibTorch's, "
                         "which alone can be converted",

@@ -9,6 +9,7 @@
 #include <unordered_set>
 
 #include "c10d/world/own_group.h"
+#include "lockstep/nn/as_module.h"
 #include "module_state.h"
 #include "nn/batch_norm/synchronised_batch_norm.h"
 #include "nn/device_backend.h"
@@ -26,8 +27,14 @@ bool same_ranks(const ProcessGroup& a, const ProcessGroup& b) {
 
 }  // namespace
 
-Replica::Replica(std::shared_ptr<torch::nn::Module> module, const DistributedDataParallelOptions& options)
-    : module_(std::move(module)), options_(options), group_(options.process_group) {
+Replica::Replica(const std::function<std::shared_ptr<torch::nn::Module>()>& module,
+                 const DistributedDataParallelOptions& options)
+    : options_(options), group_(options.process_group) {
+  try {
+    module_ = module();
+  } catch (...) {
+    no_module_ = std::current_exception();
+  }
   synchronise_state(/*source=*/0, /*send=*/options_.init_sync);
   build_reducer();
 }
@@ -68,6 +75,7 @@ int Replica::world_size() const {
 
 // What is wrong here alone throws; the rest is what all ranks must have alike.
 std::string Replica::own_lines() {
+  if (no_module_) std::rethrow_exception(no_module_);
   TORCH_CHECK_VALUE(module_, "DistributedDataParallel: expected a module, found a null pointer");
   if (!reducer_) ignored_ = nn_detail::names_to_ignore(*module_, options_.ignored_parameters);
   TORCH_CHECK_VALUE(options_.bucket_cap_mb > 0, "bucket_cap_mb must be positive, got ", options_.bucket_cap_mb);
@@ -222,7 +230,15 @@ void Replica::take_changed_module() {
   build_reducer();
 }
 
+// A model that is no torch::nn::Module may have got other tensors, which then need a new view.
+void Replica::renew_view() {
+  const auto* const view = dynamic_cast<const nn_detail::ModelView*>(module_.get());
+  if (view == nullptr) return;
+  if (std::shared_ptr<torch::nn::Module> renewed = view->renewed()) module_ = std::move(renewed);
+}
+
 void Replica::prepare_pass() {
+  renew_view();
   const std::vector<torch::Tensor> reduced = reduced_parameters();
   if (!nn_detail::any_trained(reduced)) return;  // gradients pass through, and none is of a parameter
   if (module_changed(reduced)) {

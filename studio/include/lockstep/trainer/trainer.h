@@ -36,10 +36,10 @@
 #include <vector>
 
 #include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/nn/as_module.h"
 #include "lockstep/nn/comm_hook.h"
 #include "lockstep/nn/finite_check.h"
 #include "lockstep/nn/lr_scheduler.h"
-#include "lockstep/nn/module_of.h"
 #include "lockstep/nn/replica.h"
 #include "lockstep/trainer/feed.h"
 #include "lockstep/trainer/reports.h"
@@ -154,11 +154,12 @@ struct TrainerOptions {
 class Trainer {
  public:
   // Moves the model to the device and wraps it (DistributedDataParallel): collective, all ranks have rank 0's values
-  // afterwards. There must be a world. `model`: made with TORCH_MODULE, or a shared_ptr. The optimizer has the model's
-  // parameters, and lives longer than the Trainer.
+  // afterwards. There must be a world. `model`: made with TORCH_MODULE, or any model or shared_ptr to
+  // one that as_module() takes (lockstep/nn/as_module.h). The optimizer has the model's parameters, and lives longer
+  // than the Trainer.
   template <typename Net>
-  Trainer(Net model, torch::optim::Optimizer& optimizer, TrainerOptions options = {})
-      : Trainer(std::shared_ptr<torch::nn::Module>(nn_detail::pointer_to(model)), optimizer, std::move(options)) {}
+  requires nn_detail::kIsHandle<Net> Trainer(Net model, torch::optim::Optimizer& optimizer, TrainerOptions options = {})
+      : Trainer(as_module(model), optimizer, std::move(options)) {}
   Trainer(std::shared_ptr<torch::nn::Module> model, torch::optim::Optimizer& optimizer, TrainerOptions options = {});
   ~Trainer();
   Trainer(const Trainer&) = delete;

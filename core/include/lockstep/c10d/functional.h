@@ -1,0 +1,42 @@
+// Collectives with a gradient: the result depends on the tensors of all ranks, and the backward pass sends the
+// gradients back. For losses over all ranks (contrastive learning), and layers that are spread over ranks.
+//
+//   const torch::Tensor all = lockstep::functional::all_gather_into_tensor(features);   // [ranks * n, ...]
+//   loss_of(features, all).backward();
+//
+// Each function takes a tensor and returns a new one. It is as torch.distributed.nn.functional, with the names of
+// collectives.h. The gradient is that of the sum of all ranks' losses: what a rank gets back is the sum over the ranks
+// that used its values.
+//
+// Forward and backward pass are collective: all ranks call the same functions in the same order, their inputs require a
+// gradient on all ranks or on none, and their losses depend on the results alike. Inside a module that is wrapped with
+// DistributedDataParallel this works as it is, because the wrapper talks in a group of its own. A gradient costs one
+// collective of the same size. The gradient of a gradient works too.
+//
+// Errors and blocking are those of collectives.h. c10::ValueError for a tensor that requires a gradient and an `op`
+// that has none here (MIN, MAX, PRODUCT, ...).
+#pragma once
+
+#include <torch/types.h>
+
+#include "lockstep/c10d/collectives.h"
+
+namespace lockstep::functional {
+
+// The sum (or mean, or premul_sum) over ranks. Its gradient is the same reduction of all ranks' gradients.
+torch::Tensor all_reduce(const torch::Tensor& input, const ReductionOptions& options = {});
+
+// [n, ...] on each rank: [ranks * n, ...], in the order of ranks. Its gradient is a reduce-scatter.
+torch::Tensor all_gather_into_tensor(const torch::Tensor& input, const CollectiveOptions& options = {});
+
+// [ranks * n, ...] on each rank: this rank's part [n, ...] of the sum or mean. Its gradient is an all-gather.
+torch::Tensor reduce_scatter_tensor(const torch::Tensor& input, const ReductionOptions& options = {});
+
+// Part i of `input` goes to rank i; the result has a part of each rank. Its gradient goes the way back.
+torch::Tensor all_to_all_single(const torch::Tensor& input, const AllToAllSingleOptions& options = {});
+
+// Rank `src` of the world: its values, on every rank. `input` of another rank says shape, dtype and device, and gets a
+// gradient of zeros. The gradient on `src` is the sum of all ranks' gradients.
+torch::Tensor broadcast(const torch::Tensor& input, int src, const CollectiveOptions& options = {});
+
+}  // namespace lockstep::functional

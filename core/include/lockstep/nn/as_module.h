@@ -1,0 +1,157 @@
+// as_module: any model as a torch::nn::Module, which is what the rest of Lockstep takes.
+//
+//   torch::jit::Module net = torch::jit::load("net.pt");       // exported by Python
+//   const auto model = lockstep::as_module(net);               // the same tensors, under the same names
+//   lockstep::DistributedDataParallel ddp(net);                // wrappers and the Trainer take the model itself
+//   torch::optim::Adam optimizer(model->parameters(), 1e-3);
+//   lockstep::ExponentialMovingAverage average(*model);
+//   checkpoint.add_model(*model);
+//
+// A model is one of these, a shared_ptr to it, or a holder of it:
+//   - a torch::nn::Module, also in an AnyModule. as_module() returns that module.
+//   - a torch::jit::Module that torch.jit.script or torch.jit.trace has made. Parameters, buffers and submodules have
+//     the names of Python's state_dict(). train(), eval() and is_training() are those of the model.
+//   - any object that names its tensors:
+//
+//       struct Line {
+//         torch::Tensor weight = torch::zeros({3, 1}).requires_grad_();
+//         std::vector<lockstep::NamedParameter> named_parameters() const { return {{"weight", weight}}; }
+//         torch::Tensor forward(const torch::Tensor& x) const { return x.matmul(weight); }
+//       };
+//
+//     Its named_parameters(), and its named_buffers() if it has some, return any range of names and tensors (pairs, a
+//     map, NamedParameter, an OrderedDict). A name may have dots: "layer.weight" is in a submodule "layer". If the
+//     object has train(bool) and is_training(), the module calls them.
+//
+// The result shares the model's tensors: it copies no values, and changes of values are seen on both sides. It has the
+// tensors that the model had when as_module() was called. If the model gets other tensors (setattr of a
+// torch::jit::Module, a struct's `weight = ...`), call as_module() again; DistributedDataParallel notices this by
+// itself. An object that is passed as an lvalue must outlive the result, except a torch::jit::Module or a holder.
+//
+// Throws a c10::ValueError for a scripted model that was frozen or optimised for inference (its weights are constants
+// of its code), for two tensors of one name, for a name that is empty or has an empty part, and for a parameter that is
+// no leaf or is on the meta device. Not collective. Returns null for a null pointer and for an empty holder.
+#pragma once
+
+#include <torch/csrc/jit/api/module.h>
+#include <torch/nn/module.h>
+
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "lockstep/nn/module_of.h"
+#include "lockstep/nn/reducer.h"
+
+namespace lockstep {
+
+template <typename Model>
+concept HasNamedTensors = requires(Model& model) {
+  model.named_parameters().begin();
+};
+
+namespace nn_detail {
+
+// What as_module() makes of a model that is no torch::nn::Module.
+class ModelView : public torch::nn::Module {
+ public:
+  // A view of the tensors that the model has now. Null if they are those of this view.
+  std::shared_ptr<ModelView> renewed() const;
+
+ protected:
+  explicit ModelView(std::string name) : torch::nn::Module(std::move(name)) {}
+  void add(const std::vector<NamedParameter>& parameters, const std::vector<NamedParameter>& buffers);
+  virtual std::vector<torch::Tensor> tensors_of_model() const = 0;
+  virtual std::shared_ptr<ModelView> made_again() const = 0;
+  std::vector<torch::Tensor> seen_;  // the model's tensors when this view was made
+};
+
+std::shared_ptr<torch::nn::Module> view_of(const torch::jit::Module& model);
+// The model that view_of() was called with, or a copy of it that clone() has made.
+torch::jit::Module& scripted_of(torch::nn::Module& view);
+
+template <typename Range>
+std::vector<NamedParameter> named_tensors(const Range& range) {
+  std::vector<NamedParameter> result;
+  for (const auto& item : range) {
+    if constexpr (requires { item.key(); }) {
+      result.push_back({item.key(), item.value()});
+    } else {
+      const auto& [name, tensor] = item;
+      result.push_back({std::string(name), tensor});
+    }
+  }
+  return result;
+}
+
+template <typename Model>
+class ObjectView final : public ModelView {
+ public:
+  explicit ObjectView(std::shared_ptr<Model> model) : ModelView("model with named tensors"), model_(std::move(model)) {
+    add(named_tensors(model_->named_parameters()), buffers_of(*model_));
+    seen_ = ObjectView::tensors_of_model();
+  }
+  void train(bool on) override {
+    torch::nn::Module::train(on);
+    if constexpr (requires { model_->train(on); }) model_->train(on);
+  }
+  bool is_training() const noexcept override {
+    if constexpr (requires { bool{model_->is_training()}; }) {
+      return model_->is_training();
+    } else {
+      return torch::nn::Module::is_training();
+    }
+  }
+
+ private:
+  std::vector<torch::Tensor> tensors_of_model() const override {
+    std::vector<torch::Tensor> all;
+    for (NamedParameter& one : named_tensors(model_->named_parameters())) all.push_back(std::move(one.tensor));
+    for (NamedParameter& one : buffers_of(*model_)) all.push_back(std::move(one.tensor));
+    return all;
+  }
+  std::shared_ptr<ModelView> made_again() const override { return std::make_shared<ObjectView>(model_); }
+  static std::vector<NamedParameter> buffers_of(Model& model) {
+    if constexpr (requires { model.named_buffers(); }) {
+      return named_tensors(model.named_buffers());
+    } else {
+      return {};
+    }
+  }
+  const std::shared_ptr<Model> model_;
+};
+
+}  // namespace nn_detail
+
+template <typename Model>
+std::shared_ptr<torch::nn::Module> as_module(const std::shared_ptr<Model>& model) {
+  if constexpr (std::is_base_of_v<torch::nn::Module, Model>) {
+    return model;
+  } else if constexpr (std::is_same_v<torch::nn::AnyModule, Model>) {
+    return model && !model->is_empty() ? model->ptr() : nullptr;
+  } else if constexpr (std::is_base_of_v<torch::jit::Module, Model>) {
+    return model ? nn_detail::view_of(*model) : nullptr;
+  } else {
+    static_assert(HasNamedTensors<Model>,
+                  "this type is no model: expected a torch::nn::Module, a torch::jit::Module, or an object with "
+                  "named_parameters() that returns names and tensors (lockstep/nn/as_module.h)");
+    return model ? std::make_shared<nn_detail::ObjectView<Model>>(model) : nullptr;
+  }
+}
+
+template <typename Net>
+requires(!std::is_same_v<Net, std::shared_ptr<typename nn_detail::ModelOf<Net>::type>>)
+    std::shared_ptr<torch::nn::Module> as_module(Net& net) {
+  return as_module(nn_detail::pointer_to(net));
+}
+// A temporary: a handle, such as what torch::jit::load() returns.
+template <typename Net>
+requires(nn_detail::kIsHandle<Net> && !std::is_same_v<Net, std::shared_ptr<typename nn_detail::ModelOf<Net>::type>>)
+    std::shared_ptr<torch::nn::Module> as_module(const Net& net) {
+  Net same = net;
+  return as_module(nn_detail::pointer_to(same));
+}
+
+}  // namespace lockstep
