@@ -2,7 +2,8 @@
 # when a program asks for it. Other programs link and start without them.
 #
 # Input:  LOCKSTEP_MPI, LOCKSTEP_NCCL  AUTO (built if its dependencies are found), ON (an error if not) or OFF
-# Output: LOCKSTEP_HAS_MPI, LOCKSTEP_HAS_NCCL; MPI::MPI_C; LockstepCuda::Headers
+# Output: LOCKSTEP_HAS_MPI, LOCKSTEP_HAS_NCCL; MPI::MPI_C; LOCKSTEP_MPI_LIBRARY, as mpi_communicator.h calls this MPI;
+#         LockstepCuda::Headers
 set(LOCKSTEP_MPI AUTO CACHE STRING "Build backend mpi: AUTO, ON or OFF")
 set(LOCKSTEP_NCCL AUTO CACHE STRING "Build backend nccl: AUTO, ON or OFF")
 set_property(CACHE LOCKSTEP_MPI LOCKSTEP_NCCL PROPERTY STRINGS AUTO ON OFF)
@@ -17,6 +18,17 @@ if(LOCKSTEP_MPI)
   find_package(MPI QUIET COMPONENTS C)
   if(MPI_C_FOUND)
     set(LOCKSTEP_HAS_MPI TRUE)
+    include(CheckSymbolExists)
+    set(CMAKE_REQUIRED_LIBRARIES MPI::MPI_C)
+    check_symbol_exists(OPEN_MPI mpi.h LOCKSTEP_MPI_IS_OPEN_MPI)
+    check_symbol_exists(MPICH_VERSION mpi.h LOCKSTEP_MPI_IS_MPICH)
+    unset(CMAKE_REQUIRED_LIBRARIES)
+    set(LOCKSTEP_MPI_LIBRARY "another MPI")
+    if(LOCKSTEP_MPI_IS_OPEN_MPI)
+      set(LOCKSTEP_MPI_LIBRARY "Open MPI")
+    elseif(LOCKSTEP_MPI_IS_MPICH)
+      set(LOCKSTEP_MPI_LIBRARY "MPICH")
+    endif()
   elseif(LOCKSTEP_MPI STREQUAL "ON")
     message(FATAL_ERROR "LOCKSTEP_MPI=ON, but no MPI was found (Debian: libopenmpi-dev, openmpi-bin)")
   endif()

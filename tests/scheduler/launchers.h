@@ -26,6 +26,7 @@ struct Mpi {
   std::string size;    // its variable
   Words options;
   Words on_machines;  // options for a list of hosts, which follows; before it the command in place of ssh, as "SSH"
+  std::string communicator_program;  // join_communicator, compiled with this MPI
 };
 
 inline void PrintTo(const Mpi& mpi, std::ostream* out) {
@@ -38,14 +39,22 @@ inline const Mpi kMpis[] = {
      "Open MPI",
      "OMPI_COMM_WORLD_SIZE",
      {"--allow-run-as-root", "--oversubscribe"},
-     {"--mca", "plm_rsh_agent", "SSH", "-H"}},
+     {"--mca", "plm_rsh_agent", "SSH", "-H"},
+     LOCKSTEP_JOIN_COMMUNICATOR},
     {"OpenMpi5",
      LOCKSTEP_MPIRUN_5,
      "Open MPI",
      "OMPI_COMM_WORLD_SIZE",
      {"--allow-run-as-root", "--map-by", "slot:OVERSUBSCRIBE"},
-     {"--prtemca", "plm_ssh_agent", "SSH", "-H"}},
-    {"Hydra", LOCKSTEP_HYDRA, "PMI", "PMI_SIZE", {}, {"-launcher", "ssh", "-launcher-exec", "SSH", "-hosts"}},
+     {"--prtemca", "plm_ssh_agent", "SSH", "-H"},
+     LOCKSTEP_JOIN_COMMUNICATOR_5},
+    {"Hydra",
+     LOCKSTEP_HYDRA,
+     "PMI",
+     "PMI_SIZE",
+     {},
+     {"-launcher", "ssh", "-launcher-exec", "SSH", "-hosts"},
+     LOCKSTEP_JOIN_COMMUNICATOR_MPICH},
 };
 
 // The output of join_world, in the order of the ranks. `nodes`: how many ranks each node has.
@@ -60,6 +69,18 @@ inline std::string world_lines(const std::vector<int>& nodes, const std::string&
             << " of " << nodes.size() << ", by " << source << ", sum " << world * (world + 1) / 2 << '\n';
     }
   }
+  return lines.str();
+}
+
+// The output of join_communicator, sorted. `local`: by rank of the world.
+inline std::string communicator_lines(const std::vector<int>& local) {
+  const int world = static_cast<int>(local.size());
+  std::ostringstream lines;
+  for (int rank = 0; rank < world; ++rank) {
+    lines << "rank " << rank << " of " << world << ", in MPI_COMM_WORLD " << world - 1 - rank << ", local "
+          << local[rank] << ", sum " << world * (world + 1) / 2 << '\n';
+  }
+  for (int rank = 0; rank < world; ++rank) lines << "then " << world << " ranks of MPI\n";
   return lines.str();
 }
 

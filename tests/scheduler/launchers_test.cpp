@@ -1,6 +1,8 @@
 // Programs under Open MPI's mpirun (4 and 5), MPICH's (Hydra) and Python's torchrun.
 #include "launchers.h"
 
+#include <numeric>
+
 #include "support/scratch_folder.h"
 
 namespace lockstep::test {
@@ -34,6 +36,29 @@ TEST_P(MpirunScheduler, ContradictionsAreErrorsOnEveryRank) {
   const std::string line = "join_world: WORLD_SIZE=3 contradicts " + GetParam().size +
                            "=2. Unset WORLD_SIZE, or start that many processes\n";
   EXPECT_EQ(sorted_lines(end.err), line + line);
+}
+
+// Costs a start of each mpirun for each world.
+TEST_P(MpirunScheduler, ProgramsGiveTheirCommunicator) {
+  for (const int ranks : {1, 3}) {
+    std::vector<int> local(ranks);
+    std::iota(local.begin(), local.end(), 0);
+    const Finished end = run(ranks, {GetParam().communicator_program});
+    EXPECT_EQ(end.exit_code, 0) << end.err;
+    EXPECT_EQ(sorted_lines(end.out), communicator_lines(local)) << end.err;
+  }
+}
+
+TEST_P(MpirunScheduler, BackendMpiIsOfOneMpi) {
+  const Finished end = run(2, {GetParam().communicator_program, "mpi"});
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  if (GetParam().name != "Hydra") {
+    EXPECT_EQ(sorted_lines(end.out), communicator_lines({0, 1})) << end.err;
+  } else {
+    EXPECT_NE(end.out.find("compiled with MPICH, and this build of Lockstep with Open MPI"), std::string::npos)
+        << end.out;
+    EXPECT_NE(end.out.find("then 2 ranks of MPI"), std::string::npos) << end.out;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, MpirunScheduler, testing::ValuesIn(kMpis),

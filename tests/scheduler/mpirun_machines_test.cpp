@@ -38,13 +38,13 @@ class MpirunMachinesScheduler : public testing::TestWithParam<Mpi> {
         machine, {"unshare", "--uts", "--mount", "sh", "-c", kEnter, "enter", folder_.path("hosts"), name_of(machine)});
   }
   // Starts mpirun on the first machine.
-  Finished run(const std::string& hosts, int ranks) const {
+  Finished run(const std::string& hosts, int ranks, const std::string& program) const {
     Words words = enter(0);
     const auto add = [&](const Words& more) { words.insert(words.end(), more.begin(), more.end()); };
     add({"env", "-u", "LOCKSTEP_JOB_KEY", "XDG_STATE_HOME=", "HOME=" + home(), GetParam().mpirun});
     add(GetParam().options);
     for (const std::string& word : GetParam().on_machines) words.push_back(word == "SSH" ? folder_.path("ssh") : word);
-    add({hosts, "-n", std::to_string(ranks), LOCKSTEP_JOIN_WORLD});
+    add({hosts, "-n", std::to_string(ranks), program});
     Process job(words);
     Finished end = job.finish(std::chrono::seconds(90));
     EXPECT_TRUE(job.wait_until_no_descendant());
@@ -56,7 +56,14 @@ class MpirunMachinesScheduler : public testing::TestWithParam<Mpi> {
 };
 
 TEST_P(MpirunMachinesScheduler, RanksFindOneAnother) {
-  expect_world(run("node-1:2,node-2:2", 4), {2, 2}, GetParam().source);
+  expect_world(run("node-1:2,node-2:2", 4, LOCKSTEP_JOIN_WORLD), {2, 2}, GetParam().source);
+}
+
+// Rank 0 of the communicator is not where mpirun is.
+TEST_P(MpirunMachinesScheduler, ProgramsGiveTheirCommunicator) {
+  const Finished end = run("node-1:2,node-2:2", 4, GetParam().communicator_program);
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  EXPECT_EQ(sorted_lines(end.out), communicator_lines({0, 1, 0, 1})) << end.err;
 }
 
 INSTANTIATE_TEST_SUITE_P(All, MpirunMachinesScheduler, testing::ValuesIn(kMpis),

@@ -142,10 +142,40 @@ MpiRuntime::MpiRuntime() : own_(initialise()), timeout_(kShortPartingTime) {
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     std::atexit(&MpiRuntime::at_exit);
   }
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
-  MPI_Comm_size(MPI_COMM_WORLD, &size_);
   std::fill(std::begin(types_), std::end(types_), MPI_DATATYPE_NULL);
   for (auto& row : ops_) std::fill(std::begin(row), std::end(row), MPI_OP_NULL);
+}
+
+int MpiRuntime::rank() {
+  MutexLock lock(mutex_);
+  int rank = 0;
+  MPI_Comm_rank(base_, &rank);
+  return rank;
+}
+
+int MpiRuntime::size() {
+  MutexLock lock(mutex_);
+  int size = 1;
+  MPI_Comm_size(base_, &size);
+  return size;
+}
+
+Status MpiRuntime::make_groups_of(MPI_Comm communicator) {
+  MutexLock lock(mutex_);
+  if (!is_usable()) return {ErrorCode::kAborted, "MPI was finalised"};
+  forget_base();
+  MPI_Comm copy = MPI_COMM_NULL;
+  LOCKSTEP_RETURN_IF_ERROR(mpi_status(MPI_Comm_dup(communicator, &copy), "MPI_Comm_dup"));
+  MPI_Comm_set_errhandler(copy, MPI_ERRORS_RETURN);
+  base_ = copy;
+  return {};
+}
+
+void MpiRuntime::forget_base() {
+  if (base_ == MPI_COMM_WORLD) return;
+  // After an error other ranks may not free theirs, and this could wait for them.
+  if (in_order_ && is_usable()) MPI_Comm_free(&base_);
+  base_ = MPI_COMM_WORLD;
 }
 
 bool MpiRuntime::is_usable() {
@@ -170,9 +200,9 @@ Result<MPI_Comm> MpiRuntime::make_communicator(const std::vector<int>& ranks) {
   MPI_Group all = MPI_GROUP_NULL;
   MPI_Group members = MPI_GROUP_NULL;
   MPI_Comm communicator = MPI_COMM_NULL;
-  int code = MPI_Comm_group(MPI_COMM_WORLD, &all);
+  int code = MPI_Comm_group(base_, &all);
   if (code == MPI_SUCCESS) code = MPI_Group_incl(all, static_cast<int>(ranks.size()), ranks.data(), &members);
-  if (code == MPI_SUCCESS) code = MPI_Comm_create_group(MPI_COMM_WORLD, members, /*tag=*/0, &communicator);
+  if (code == MPI_SUCCESS) code = MPI_Comm_create_group(base_, members, /*tag=*/0, &communicator);
   if (code == MPI_SUCCESS) code = MPI_Comm_set_errhandler(communicator, MPI_ERRORS_RETURN);
   if (members != MPI_GROUP_NULL) MPI_Group_free(&members);
   if (all != MPI_GROUP_NULL) MPI_Group_free(&all);
@@ -188,7 +218,7 @@ void MpiRuntime::enter_group(std::chrono::milliseconds timeout) {
 
 void MpiRuntime::leave_group() {
   MutexLock lock(mutex_);
-  --groups_;
+  if (--groups_ == 0) forget_base();
 }
 
 void MpiRuntime::give_up_finalising() {

@@ -37,8 +37,14 @@ class MpiRuntime {
   // thread level than needed.
   static MpiRuntime& of_process();
 
-  int rank() const { return rank_; }
-  int size() const { return size_; }
+  // Of this process, among the ranks of which groups are made: those of MPI_COMM_WORLD, or of the communicator that
+  // make_groups_of() was given.
+  int rank() LOCKSTEP_EXCLUDES(mutex_);
+  int size() LOCKSTEP_EXCLUDES(mutex_);
+
+  // From now on, until the last group is left, groups are made of the ranks of this communicator of the program's, of
+  // which a duplicate is kept. Collective over its ranks.
+  Status make_groups_of(MPI_Comm communicator) LOCKSTEP_EXCLUDES(mutex_);
 
   Mutex& mutex() LOCKSTEP_ANNOTATION(lock_returned(mutex_)) { return mutex_; }
   // Call the next three under mutex(). The compiler cannot check that, as callers pass functions to MpiCall::start.
@@ -53,7 +59,7 @@ class MpiRuntime {
   // For any type and operation that comm::is_supported allows; for kAvg and kPremulSum, the sum.
   Reduction reduction(comm::DataType type, comm::ReduceOp op) LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS;
 
-  // A communicator of these ranks of MPI_COMM_WORLD, in this order, which returns its errors. Collective over them.
+  // A communicator of these ranks, in this order, which returns its errors. Collective over them.
   Result<MPI_Comm> make_communicator(const std::vector<int>& ranks) LOCKSTEP_EXCLUDES(mutex_);
 
   // Count groups in use. `timeout`: how long the exit of this process waits for that of other ranks, once all are left.
@@ -68,13 +74,13 @@ class MpiRuntime {
   MpiRuntime();
   static void at_exit();
   void finalise() LOCKSTEP_EXCLUDES(mutex_);
+  void forget_base() LOCKSTEP_REQUIRES(mutex_);
   bool all_ranks_exit(std::chrono::milliseconds timeout) LOCKSTEP_REQUIRES(mutex_);
 
   const Origin origin_;
-  int rank_ = 0;
-  int size_ = 1;
   bool own_ = false;  // initialised by this class
   Mutex mutex_;
+  MPI_Comm base_ LOCKSTEP_GUARDED_BY(mutex_) = MPI_COMM_WORLD;  // groups are made of its ranks
   bool finalised_ LOCKSTEP_GUARDED_BY(mutex_) = false;
   bool in_order_ LOCKSTEP_GUARDED_BY(mutex_) = true;
   int groups_ LOCKSTEP_GUARDED_BY(mutex_) = 0;

@@ -24,7 +24,8 @@ void check_usable(MpiRuntime& runtime, const BackendRequest& request) {
   throw BackendError(ErrorCode::kAborted, fmt::format("backend mpi, group '{}': {}", request.name, kMpiFinalised));
 }
 
-void check_place(const MpiRuntime& runtime, const BackendRequest& request) {
+void check_place(MpiRuntime& runtime, const BackendRequest& request) {
+  if (request.mpi_communicator) return;  // its ranks are these
   const int wanted = request.global_ranks[request.rank];
   const int largest = *std::max_element(request.global_ranks.begin(), request.global_ranks.end());
   if (wanted == runtime.rank() && largest < runtime.size()) return;
@@ -76,6 +77,10 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupMpi::create(const BackendRequest& 
                                            Deadline::after(request.timeout));
   if (!here.ok()) throw_status(here.status(), who + ", joining the group");
   comm::delete_by_last_rank(*request.store, members + "/done", request.group_size(), comm::membership_keys(members));
+  if (request.mpi_communicator) {
+    const Status kept = runtime.make_groups_of(MPI_Comm_f2c(*request.mpi_communicator));
+    if (!kept.ok()) throw_status(kept, who + ", joining the group");
+  }
   auto communicator = runtime.make_communicator(request.global_ranks);
   if (!communicator.ok()) throw_status(communicator.status(), who + ", joining the group");
   auto refusals = std::make_unique<Refusals>(request.store, request.rank, request.global_ranks);

@@ -25,6 +25,8 @@
 
 namespace lockstep {
 
+struct ProgramCommunicator;  // lockstep/c10d/program_communicator.h
+
 // Null stands for the default group, the world.
 using ProcessGroup = c10::intrusive_ptr<c10d::ProcessGroup>;
 
@@ -51,6 +53,10 @@ struct InitOptions {
   std::string group_name = {};
   // Takes the place of init_method; needs rank and world_size.
   std::shared_ptr<comm::Store> store = {};
+  // Takes the place of all of these but `timeout` and `group_name`: the ranks of a communicator that the program has
+  // already, through which they find one another. mpi_communicator(comm) (lockstep/c10d/mpi_communicator.h) makes one
+  // of an MPI_Comm.
+  std::shared_ptr<const ProgramCommunicator> communicator = {};
   BackendOptions backend_options = nullptr;  // null: the backend's defaults
   // Prepares for reconfigure() (lockstep/c10d/reconfigure.h), which then needs no handles: every rank opens a small
   // store, with a thread, and tells the others where it is. The same on all ranks. (In PyTorch such a world is not

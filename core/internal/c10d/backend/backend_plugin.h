@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
@@ -28,6 +29,9 @@ struct BackendRequest {
   std::chrono::milliseconds timeout;   // for joining, and for operations without their own
   int local_rank = 0;                  // of this process on its machine
   c10::intrusive_ptr<c10d::Backend::Options> options = nullptr;  // of this backend, from the caller; may be null
+  // For a world of the ranks of an MPI communicator of the program's, its handle as of MPI_Comm_c2f. Later groups of
+  // that world are made without it.
+  std::optional<int> mpi_communicator = {};
 
   int group_size() const { return static_cast<int>(global_ranks.size()); }
 };

@@ -21,10 +21,13 @@
 namespace lockstep {
 namespace {
 
+// LOCKSTEP_MPI is the MPI of this build, as mpi_detail::library_name() calls it.
 #ifdef LOCKSTEP_MPI
 constexpr bool kHasMpi = true;
+constexpr const char* kMpiLibrary = LOCKSTEP_MPI;
 #else
 constexpr bool kHasMpi = false;
+constexpr const char* kMpiLibrary = "";
 #endif
 #ifdef LOCKSTEP_NCCL
 constexpr bool kHasNccl = true;
@@ -216,6 +219,31 @@ bool BackendChoice::serves(c10::DeviceType device) const {
   return std::any_of(entries.begin(), entries.end(), [&](const Entry& entry) { return entry.device == device; });
 }
 
+bool BackendChoice::has(BackendName backend) const {
+  return std::any_of(entries.begin(), entries.end(), [&](const Entry& entry) { return entry.backend == backend; });
+}
+
+void check_mpi_of_program(const BackendChoice& choice, const std::optional<ProgramCommunicator::Mpi>& mpi,
+                          const char* caller) {
+  if (!choice.has(BackendName::kMpi)) return;
+  const auto refuse = [&](const std::string& reason) {
+    throw ArgumentError(
+        ErrorCode::kUnsupported,
+        fmt::format("{}: backend mpi: {}. Backend lockstep works with any communicator", caller, reason));
+  };
+  if (!mpi) refuse("the world's communicator is not MPI's, or the world was made without backend mpi");
+  if (mpi->library != kMpiLibrary) {
+    refuse(
+        fmt::format("the program was compiled with {}, and this build of Lockstep with {}", mpi->library, kMpiLibrary));
+  }
+  if (!mpi->threads) {
+    refuse(
+        fmt::format("expected MPI initialised with MPI_THREAD_SERIALIZED or MPI_THREAD_MULTIPLE, since backward passes "
+                    "communicate from threads of their own, found {}",
+                    mpi->level_name));
+  }
+}
+
 BackendChoice parse_backends(std::string_view text, const char* caller) {
   if (text.empty()) text = default_backends();
   return BackendParser(text, caller).parse();
@@ -264,9 +292,7 @@ std::vector<DeviceBackend> make_backends(const BackendChoice& choice, const Back
 }
 
 c10::Device choose_device(const BackendChoice& choice, int local_rank) {
-  const bool nccl = std::any_of(choice.entries.begin(), choice.entries.end(),
-                                [](const auto& entry) { return entry.backend == BackendName::kNccl; });
-  if (!nccl || !torch::cuda::is_available()) return c10::Device(c10::kCPU);
+  if (!choice.has(BackendName::kNccl) || !torch::cuda::is_available()) return c10::Device(c10::kCPU);
   return {c10::kCUDA, static_cast<c10::DeviceIndex>(local_rank % static_cast<int>(torch::cuda::device_count()))};
 }
 

@@ -1,6 +1,7 @@
 // Which backend serves which kind of device, and how one is made.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -8,6 +9,7 @@
 
 #include "c10d/backend/backend_plugin.h"
 #include "lockstep/c10d/process_groups.h"
+#include "lockstep/c10d/program_communicator.h"
 
 namespace lockstep {
 
@@ -22,6 +24,7 @@ struct BackendChoice {
   std::vector<Entry> entries;  // at most one per device
 
   bool serves(c10::DeviceType device) const;
+  bool has(BackendName backend) const;
 };
 
 // "name" (every device that the backend serves), or "device:name,device:name"; "": what this program can use. Throws
@@ -37,6 +40,11 @@ std::string device_name(c10::DeviceType device);
 
 // Throws ArgumentError unless `options` is null or belongs to one of the backends, which has options of its own.
 void check_backend_options(const BackendChoice& choice, const BackendOptions& options, const char* caller);
+
+// Of a world whose ranks are those of a communicator. Throws ArgumentError where backend mpi is chosen, and cannot use
+// this communicator: it is not MPI's (none), of another MPI than this build's, or threads may not call MPI.
+void check_mpi_of_program(const BackendChoice& choice, const std::optional<ProgramCommunicator::Mpi>& mpi,
+                          const char* caller);
 
 struct DeviceBackend {
   c10::DeviceType device;

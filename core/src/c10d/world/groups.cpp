@@ -43,6 +43,8 @@ BackendChoice check_options(const WorldState::Facts& facts, const GroupOptions& 
   check_group_name(options.name, caller);
   BackendChoice choice = options.backend.empty() ? facts.backends : parse_backends(options.backend, caller);
   check_backend_options(choice, options.backend_options, caller);
+  // The world's own backend holds the communicator for the groups.
+  if (facts.of_communicator && !facts.backends.has(BackendName::kMpi)) check_mpi_of_program(choice, {}, caller);
   return choice;
 }
 

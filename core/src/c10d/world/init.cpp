@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "c10d/backend/group_errors.h"
+#include "c10d/world/communicator_meeting.h"
 #include "c10d/world/engine_of.h"
 #include "c10d/world/world_state.h"
 #include "launch/job/first_failure.h"
@@ -102,6 +103,9 @@ std::optional<launch::World> world_in_environment(int rank, int world_size) {
 
 // What is wrong here alone.
 BackendChoice check_call(std::string_view backend, const InitOptions& options) {
+  if (is_initialized()) {
+    reject(ErrorCode::kInvalidArgument, "there is a process group already; destroy_process_group() leaves it");
+  }
   const BackendChoice backends = parse_backends(backend, "init_process_group");
   check_backend_options(backends, options.backend_options, "init_process_group");
   check_group_name(options.group_name, "init_process_group");
@@ -109,12 +113,18 @@ BackendChoice check_call(std::string_view backend, const InitOptions& options) {
     reject(ErrorCode::kInvalidArgument,
            fmt::format("the timeout must be positive, found {} ms", options.timeout.count()));
   }
+  if (options.communicator != nullptr) check_communicator_options(options, backends);
   return backends;
 }
 
 // This rank's call is wrong: tells the ranks that wait for it, if they can be reached.
 void refuse_to_join(const InitOptions& options, const std::exception& error) {
   try {
+    if (options.communicator != nullptr) {
+      const auto timeout = std::max(options.timeout, kLeastPartingTime);
+      return refuse_communicator(*options.communicator, plain_text(error), Deadline::after(timeout));
+    }
+    if (is_initialized()) return;  // its ranks know that there is a world
     comm::refuse_rendezvous(make_place(options).rendezvous, options.store, plain_text(error));
   } catch (const std::exception&) {  // the environment is wrong too
   }
@@ -152,9 +162,6 @@ void exchange_handles() {
 }  // namespace
 
 void init_process_group(std::string_view backend, const InitOptions& options) {
-  if (is_initialized()) {
-    reject(ErrorCode::kInvalidArgument, "there is a process group already; destroy_process_group() leaves it");
-  }
   BackendChoice backends;
   try {
     backends = check_call(backend, options);
@@ -163,16 +170,26 @@ void init_process_group(std::string_view backend, const InitOptions& options) {
     throw;
   }
   const Deadline deadline = Deadline::after(options.timeout);
-  const Place place = make_place(options);
-  comm::Rendezvous met = meet(options, place.rendezvous);
+  Place place;
+  comm::Rendezvous met;
+  if (options.communicator != nullptr) {
+    const std::string name = options.group_name.empty() ? place.rendezvous.group_name : options.group_name;
+    auto meeting = meet_through(*options.communicator, name, deadline);
+    met = std::move(meeting.met);
+    place.rendezvous.job_key = std::move(meeting.job_key);
+  } else {
+    place = make_place(options);
+    met = meet(options, place.rendezvous);
+  }
   check_same_backends(
       met, {text_of(backends), backend.empty(), "backends", options.enable_reconfigure, "enable_reconfigure"},
       deadline);
   try {
     std::optional<launch::World> here = place.world;
-    if (!here) here = world_in_environment(met.rank, met.world_size);
+    // The environment may tell of other ranks, which have the same numbers by chance.
+    if (!here && options.communicator == nullptr) here = world_in_environment(met.rank, met.world_size);
     open_world({backends, options.group_name.empty() ? "world" : options.group_name, options.backend_options,
-                options.timeout, place.rendezvous.job_key},
+                options.timeout, place.rendezvous.job_key, std::nullopt, options.communicator.get()},
                met, here, deadline);
   } catch (...) {
     static_cast<void>(met.release(std::chrono::milliseconds(0)));

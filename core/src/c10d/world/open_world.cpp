@@ -43,9 +43,12 @@ void open_world(const WorldPlan& plan, const comm::Rendezvous& met, std::optiona
   if (!place) place = world_among(met.members, met.rank);
   WorldState::Members members{met.rank, std::vector<int>(met.world_size), plan.name};
   std::iota(members.ranks.begin(), members.ranks.end(), 0);
-  const BackendRequest request{met.store,         members.name,        met.rank,
-                               members.ranks,     met.members,         deadline.remaining_ms(),
-                               place->local_rank, plan.backend_options};
+  BackendRequest request{met.store,         members.name,        met.rank,
+                         members.ranks,     met.members,         deadline.remaining_ms(),
+                         place->local_rank, plan.backend_options};
+  if (plan.communicator != nullptr && plan.communicator->mpi) {
+    request.mpi_communicator = plan.communicator->mpi->handle;
+  }
   const auto made = make_backends(plan.backends, request);
   for (const DeviceBackend& one : made) one.backend->setTimeout(plan.timeout);
   WorldState::Facts facts{met.store, met.rank, met.world_size, *place, nullptr, plan.timeout, plan.backends};
@@ -54,6 +57,7 @@ void open_world(const WorldPlan& plan, const comm::Rendezvous& met, std::optiona
   facts.backend_options = plan.backend_options;
   facts.job_key = plan.job_key;
   facts.store_rank = plan.store_rank;
+  facts.of_communicator = plan.communicator != nullptr;
   WorldState::of_process().open(make_handle(members, met.store, made), members, facts, met);
 }
 

@@ -32,6 +32,8 @@ class WorldState {
     c10::Device device{c10::kCPU};  // that this rank computes on
     BackendOptions backend_options = nullptr;
     std::string job_key = {};  // empty: LOCKSTEP_JOB_KEY
+    // Whether the ranks are those of a communicator of the program's own.
+    bool of_communicator = false;
     // In whose meeting place the store is; none: in a launcher, or in a process that the rendezvous looks after.
     std::optional<int> store_rank = {};
   };
@@ -136,6 +138,7 @@ struct WorldPlan {
   std::chrono::milliseconds timeout;  // of operations
   std::string job_key = {};           // empty: LOCKSTEP_JOB_KEY
   std::optional<int> store_rank = {};
+  const ProgramCommunicator* communicator = nullptr;  // whose ranks these are; may be null
 };
 
 // Makes the backends and opens the world, once all ranks are known to want the same backends. `place`: none: worked out

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/number_text.h"
+#include "base/random.h"
 #include "lockstep/base/log.h"
 #include "lockstep/store/file_store.h"
 #include "lockstep/store/hash_store.h"
@@ -15,6 +16,7 @@
 #include "store/membership/init_method.h"
 #include "store/membership/join_group.h"
 #include "store/membership/refuse_rendezvous.h"
+#include "store/membership/told_store.h"
 #include "store/tcp/session.h"
 
 namespace lockstep::comm {
@@ -260,6 +262,40 @@ Result<Rendezvous> rendezvous(const RendezvousOptions& options, std::shared_ptr<
   if (store == nullptr) return Status(ErrorCode::kInvalidArgument, "rendezvous: expected a store, found none");
   LOCKSTEP_ASSIGN_OR_RETURN(const auto plan, make_plan_for_store(options));
   return join_on(std::make_shared<RendezvousSession>(std::move(store)), plan, deadline);
+}
+
+Result<ToldStore> ToldStore::serve(const std::string& address, Deadline deadline) {
+  constexpr std::size_t kKeyBytes = 32;
+  ToldStore store;
+  LOCKSTEP_ASSIGN_OR_RETURN(store.job_key, random_digits(kKeyBytes));
+  TcpStoreServerOptions options;
+  options.listen_at = {address, 0};
+  options.job_key = store.job_key;
+  LOCKSTEP_ASSIGN_OR_RETURN(store.server, TcpStoreServer::start(std::move(options)));
+  store.endpoint = store.server->endpoint();
+  LOCKSTEP_ASSIGN_OR_RETURN(store.client,
+                            TcpStore::connect({.server = store.endpoint, .job_key = store.job_key}, deadline));
+  return store;
+}
+
+Result<ToldStore> ToldStore::connect(Endpoint endpoint, std::string job_key, Deadline deadline) {
+  ToldStore store{std::move(endpoint), std::move(job_key)};
+  LOCKSTEP_ASSIGN_OR_RETURN(store.client,
+                            TcpStore::connect({.server = store.endpoint, .job_key = store.job_key}, deadline));
+  return store;
+}
+
+Result<Rendezvous> rendezvous_at(ToldStore store, int rank, int world_size, const std::string& group_name,
+                                 Deadline deadline) {
+  RendezvousOptions options;
+  options.init_method = "tcp://" + store.endpoint.text();
+  options.rank = rank;
+  options.world_size = world_size;
+  options.job_key = store.job_key;
+  options.group_name = group_name;
+  options.environment = Environment();
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto plan, make_plan(options));
+  return join_on(std::make_shared<RendezvousSession>(std::move(store.client), std::move(store.server)), plan, deadline);
 }
 
 void refuse_rendezvous(const RendezvousOptions& options, const std::shared_ptr<Store>& store,
