@@ -43,6 +43,7 @@ struct Options : lockstep::bench::StepOptions {
   int together = 1;
   bool graph = false;
   bool no_undo = false;
+  bool one_pass = false;
 };
 
 // Written under another name and renamed: a process that waits for the file must not see a part of it.
@@ -55,12 +56,14 @@ void write_report(const Options& options, int rank, const std::vector<double>& s
 }
 
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::string& name,
-                                                        const std::vector<torch::Tensor>& parameters, bool undo) {
+                                                        const std::vector<torch::Tensor>& parameters,
+                                                        const Options& options) {
   namespace optim = torch::optim;
   if (name == "sgd") return std::make_unique<optim::SGD>(parameters, optim::SGDOptions(1e-3).momentum(0.9));
   if (name == "adam") return std::make_unique<optim::Adam>(parameters, optim::AdamOptions(1e-3));
   if (name == "adamw") return std::make_unique<optim::AdamW>(parameters, optim::AdamWOptions(1e-3));
-  const lockstep::SharedStepOptions shared{.fused = true, .undo = undo};
+  const lockstep::SharedStepOptions shared{
+      .fused = true, .undo = !options.no_undo, .average_gradients = options.one_pass};
   if (name == "shared-sgd") {
     return std::make_unique<lockstep::SharedStep<optim::SGD>>(parameters, optim::SGDOptions(1e-3).momentum(0.9),
                                                               shared);
@@ -105,7 +108,7 @@ void measure(const Options& options, Model& model, const std::vector<torch::Tens
   const int rank = ddp ? lockstep::get_rank() : 0;
   std::size_t gradient_bytes = 0;
   for (const torch::Tensor& parameter : parameters) gradient_bytes += parameter.nbytes();
-  const auto optimizer = make_optimizer(options.optimizer, parameters, !options.no_undo);
+  const auto optimizer = make_optimizer(options.optimizer, parameters, options);
   const auto plain = [&] {
     optimizer->zero_grad(/*set_to_none=*/!options.keep_gradients);
     loss_of(options, model, batch).backward();
@@ -152,6 +155,7 @@ void run(const Options& options, Model model, lockstep::bench::Batch batch) {
   if (options.mode == "alone") return measure(options, model, model->parameters(), batch);
   if (options.sync_batch_norm) lockstep::convert_sync_batchnorm(model);
   lockstep::DistributedDataParallel<Model> ddp(model);
+  if (options.one_pass) ddp.register_comm_hook(lockstep::make_noop_hook());
   measure(options, ddp, model->parameters(), batch);
 }
 
@@ -168,6 +172,7 @@ int main(int argc, char** argv) {
   app.add_flag("--libtorch-batch-norm", options.libtorch_batch_norm, "without lockstep::use_fast_batch_norm()");
   app.add_flag("--libtorch-convolution", options.libtorch_convolution, "without lockstep::use_fast_convolution()");
   app.add_flag("--no-undo", options.no_undo, "of shared steps: deaths in a step are not survived");
+  app.add_flag("--one-pass", options.one_pass, "of shared steps: the step takes the mean of the gradients");
   app.add_option("--hold", options.hold, "wait afterwards until this file exists");
   app.add_option("--busy", options.busy, "go on training afterwards until this file exists");
   app.add_flag("--keep-gradients", options.keep_gradients, "set gradients to zero instead of freeing them");

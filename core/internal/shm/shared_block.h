@@ -30,6 +30,9 @@ class SharedBlock {
   // Whether the process of this rank has ended, so that it writes to the block no more. A rank that has left its group
   // is not gone.
   bool is_gone(int rank) const { return parts_.peers[static_cast<std::size_t>(rank)].is_gone(); }
+  // Memory in another rank's arena, by its offset there, as long as this block lives. It stays readable when the rank
+  // is gone. Fails if the system cannot map it. Thread-safe.
+  Result<const std::byte*> memory_of(int rank, std::size_t offset) const;
 
  private:
   explicit SharedBlock(HandOver parts) : parts_(std::move(parts)) {}

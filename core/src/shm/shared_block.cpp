@@ -39,6 +39,13 @@ Result<std::shared_ptr<SharedBlock>> SharedBlock::create(Store& store, const Sha
   return std::shared_ptr<SharedBlock>(new SharedBlock(std::move(parts)));
 }
 
+Result<const std::byte*> SharedBlock::memory_of(int rank, std::size_t offset) const {
+  ArenaView& arena = *parts_.peers[static_cast<std::size_t>(rank)].arena;
+  if (offset < arena.first_bytes()) return arena.base() + offset;
+  LOCKSTEP_RETURN_IF_ERROR(arena.reach(offset));
+  return arena.at(offset);
+}
+
 std::size_t PrivateView::page_bytes() {
   static const auto bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   return bytes;

@@ -287,7 +287,7 @@ TEST(SharedStepErrorsMulti, ARankWithoutTheSharedStepIsAnErrorOfTheGroup) {
 // middle of what a kernel steps at a time.
 Tensor deadly_gradient(std::int64_t elements, std::int64_t safe) {
   constexpr std::size_t kPage = 4096;
-  constexpr std::size_t kShift = 256 * sizeof(float);
+  constexpr std::size_t kShift = (256 + 64) * sizeof(float);
   const std::size_t bytes = (kShift + static_cast<std::size_t>(elements) * sizeof(float) + kPage - 1) / kPage * kPage;
   void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   const Tensor gradient = torch::from_blob(static_cast<std::byte*>(memory) + kShift, {elements}).fill_(1);

@@ -35,6 +35,15 @@
 // wrapper), a noise or a clipping that a rank computes for itself. A norm that LibTorch computes (clip_grad_norm_)
 // depends on the number of threads, which must then be the same on all ranks.
 //
+// Sum and step in one pass (average_gradients): gradients then differ between ranks, and step() reads those of all
+// ranks where they are. A gradient that is not in memory of the group is copied first: DistributedDataParallel with
+// gradient_as_bucket_view has all of them there. The mean has the bits of an all-reduce, so parameters are those of the
+// plain way, bit for bit, with no_sync and uneven use of parameters too. There is no sample of gradients to compare: a
+// gradient that a rank has changed for itself counts as it is. clip_grad_norm_ and GradScaler look at gradients before
+// step(), so with this option they see those of one rank: use max_norm, and no GradScaler. gradient_norm() is the norm
+// of the mean before scaling; it does not depend on the number of ranks or threads. In a join, the mean is over all
+// ranks of the group (JoinOptions::divide_by_initial_world_size).
+//
 // If a rank dies inside step(), the others finish the step in its place: each element is either as before the step or
 // as after it, and what the dead rank had in hand is begun again from a copy. The others' step() throws the error of
 // the group; its text says after which step the parameters are. Parameters and state then belong to each rank alone, so
@@ -77,9 +86,17 @@ struct SharedStepOptions {
   ProcessGroup process_group = nullptr;  // null: the world. All its ranks are on one machine
   // The step is that of fused_step: faster, and other last bits.
   bool fused = false;
-  // A rank copies each tile before it changes it, so that the others can finish the step if the rank dies. Off: a fused
-  // step takes about half of the time, and a death in the middle of a tile leaves parameters that are not whole.
+  // A rank copies what it changes, a part at a time, so that the others can finish the step if the rank dies. Off: a
+  // death in the middle of a part leaves parameters that are not whole.
   bool undo = true;
+  // Gradients are each rank's own, and step() takes their mean in the pass that steps. Nobody writes the mean to
+  // memory. Under DistributedDataParallel register make_noop_hook() (lockstep/nn/comm_hook.h), so that the wrapper
+  // leaves the gradients as they are. After step(), grad() is this rank's own gradient still. See "Sum and step in one
+  // pass" above.
+  bool average_gradients = false;
+  // With average_gradients: step() scales the mean so that its norm over all parameters is at most this. 0: it does
+  // not.
+  double max_norm = 0;
 };
 
 namespace nn_detail {
@@ -104,6 +121,7 @@ class SharedStepper {
   void step();
   std::uint64_t steps() const;
   bool is_whole() const;
+  double gradient_norm() const;
 
  private:
   class Impl;
@@ -150,6 +168,8 @@ class SharedStep : public Inner, public CollectiveStep {
   std::uint64_t steps() const { return stepper_.steps(); }
   // False: a step failed in its middle, and some elements have taken it while others have not.
   bool is_whole() const { return stepper_.is_whole(); }
+  // With max_norm: the norm of the mean gradients of the last step, before they were scaled. 0 before the first step.
+  double gradient_norm() const { return stepper_.gradient_norm(); }
 
  private:
   template <typename Options>

@@ -107,14 +107,20 @@ const Groups& SharedStepper::agree(const Groups& groups, const torch::optim::Opt
                                    const Factory& factory, const SharedStepOptions& options) {
   const auto lines = [&] {
     check_engine(options.process_group);
+    TORCH_CHECK_VALUE(options.max_norm >= 0 && (options.max_norm == 0 || options.average_gradients),
+                      "SharedStep: max_norm is ", options.max_norm,
+                      "; expected 0, or a positive number together with average_gradients. Without average_gradients, "
+                      "clip_grad_norm_ before step() clips");
     std::string text = SharedParameters::lines(groups);
     for (const auto& group : groups)
       text += fmt::format("options:{}\n", text_of(group.has_options() ? group.options() : defaults));
     check_memory(groups, defaults);
     const auto trial = factory(Groups(), defaults);  // throws for options that the optimizer refuses
     const torch::optim::Optimizer& kind = *trial;
-    return text + fmt::format("{}, fused {}, undo {}, own kernels {}\n", c10::demangle(typeid(kind).name()),
-                              options.fused, options.undo, options.fused && own_step_kernel() != nullptr);
+    return text + fmt::format("{}, fused {}, undo {}, own kernels {}, average_gradients {}, max_norm {}\n",
+                              c10::demangle(typeid(kind).name()), options.fused, options.undo,
+                              options.fused && own_step_kernel() != nullptr, options.average_gradients,
+                              options.max_norm);
   };
   check_same_lines(DeviceBackend::for_host_data(options.process_group, torch::kCPU), lines, kNeeds);
   return groups;
@@ -162,15 +168,21 @@ void SharedStepper::Impl::share_parameters() {
       static_cast<int>(std::min<std::int64_t>(threads.max().item<std::int64_t>(), StepRecord::kMostLanes));
 
   const auto ranks = static_cast<std::size_t>(backend_.world_size());
-  const std::size_t undo_offset = SharedParameters::view_offset(StepRecord::bytes(backend_.world_size(), tiles.size()));
+  const std::size_t squares_offset = StepRecord::bytes(backend_.world_size(), tiles.size());
+  const std::size_t places_offset = squares_offset + tiles.size() * sizeof(double);
+  const std::size_t undo_offset =
+      SharedParameters::view_offset(places_offset + RankGradients::bytes(backend_.world_size(), fresh->size()));
   const std::size_t undo_bytes =
       options_.undo ? (1 + kStateTensors) * static_cast<std::size_t>(tile_elements) * widest : 0;
   const std::size_t in_front = undo_offset + ranks * static_cast<std::size_t>(lanes) * undo_bytes;
   const auto block =
       engine_of(group_ ? group_ : default_group(), torch::kCPU)->share_block(fresh->block_bytes(in_front));
   SharedParameters::Written written;
+  std::unique_ptr<RankGradients> sources;
   const auto place = [&] {
     fresh->place(block, in_front);
+    if (options_.average_gradients)
+      sources = std::make_unique<RankGradients>(backend_, *fresh, block->base() + places_offset);
     written = fresh->all();
     return fmt::format("state of {} parameters\n", written.state.size());
   };
@@ -185,6 +197,8 @@ void SharedStepper::Impl::share_parameters() {
   groups_.assign(optimizer_.param_groups().size(), {});
   record_ = std::make_unique<StepRecord>(block->base(), backend_.world_size());
   record_steps_ = 0;
+  rank_gradients_ = std::move(sources);
+  squares_ = reinterpret_cast<double*>(block->base() + squares_offset);
   undo_offset_ = undo_offset;
   undo_bytes_ = undo_bytes;
   lanes_ = lanes;
@@ -212,6 +226,7 @@ SharedStepper::Impl::Facts SharedStepper::Impl::look() {
     }
     facts.written = parameters_->written();
     if (!facts.new_parameters) look_at_gradients(facts);
+    if (rank_gradients_ && !facts.new_parameters) rank_gradients_->publish(facts.gradients);
   } catch (const std::exception& error) {
     facts.error = plain_text(error);
   }
@@ -250,7 +265,7 @@ void SharedStepper::Impl::look_at_gradients(Facts& facts) const {
     if (!same_strides(one.sizes, gradient.strides(), one.strides))
       gradient = torch::empty_strided(one.sizes, one.strides, gradient.options()).copy_(gradient);
     flat = gradient.as_strided({one.elements}, {1});
-    if (one.elements == 0) continue;
+    if (one.elements == 0 || options_.average_gradients) continue;
     AT_DISPATCH_ALL_TYPES_AND_COMPLEX_AND2(torch::kHalf, torch::kBFloat16, one.dtype, "SharedStep", [&] {
       facts.samples[i] = static_cast<std::int64_t>(hash_of_samples<scalar_t>(flat, steps_));
     });
@@ -292,7 +307,7 @@ void SharedStepper::Impl::compare(const Facts& facts, const std::vector<std::vec
                     facts.samples.size(),
                     " gradients differ). Every rank needs the same mean, bit for bit: run the last backward pass "
                     "before step() through DistributedDataParallel and outside of no_sync(), and change gradients on "
-                    "all ranks alike");
+                    "all ranks alike. With SharedStepOptions::average_gradients step() takes the mean itself");
 }
 
 std::string SharedStepper::Impl::lines(const Facts& facts) const {

@@ -10,8 +10,6 @@
 #include "c10d/backend/group_errors.h"
 #include "lockstep/base/log.h"
 #include "lockstep/c10d/errors.h"
-#include "lockstep/nn/fused_step.h"
-#include "reduce/copy.h"
 #include "shared_stepper_impl.h"
 
 namespace lockstep::nn_detail {
@@ -19,9 +17,6 @@ namespace {
 
 // How long a rank waits, after a death, while nobody does anything of the step.
 constexpr auto kRepairTime = std::chrono::seconds(5);
-// Elements of a part of a tile that an own kernel steps: values, state, gradient and undo copy stay in the first-level
-// cache.
-constexpr std::int64_t kPartElements = 512;
 
 }  // namespace
 
@@ -37,6 +32,9 @@ std::uint64_t SharedStepper::steps() const {
 bool SharedStepper::is_whole() const {
   return impl_->is_whole();
 }
+double SharedStepper::gradient_norm() const {
+  return impl_->gradient_norm();
+}
 
 void SharedStepper::Impl::step() {
   TORCH_CHECK(!broken_, "SharedStep: the group of this optimizer broke in an earlier step",
@@ -44,6 +42,7 @@ void SharedStepper::Impl::step() {
               "; make a new group, then a new optimizer");
   Facts facts = look();
   const std::uint64_t number = record_steps_ + 1;
+  scale_.reset();
   if (const auto rows = meet(row_of(facts))) {
     compare(facts, *rows);
     if (facts.new_parameters) {
@@ -59,6 +58,7 @@ void SharedStepper::Impl::step() {
       if (backend_.rank() == 0) parameters_->put(facts.written);
       (void)meet({0});
     }
+    if (options_.max_norm > 0 && !broken_) measure_norm(facts.gradients);
   }
   if (broken_ ? record_->abandon(number) : !record_->begin(number)) {
     end_broken(fmt::format("nothing has changed: parameters are whole, as after step {}", steps_));
@@ -135,6 +135,7 @@ void SharedStepper::Impl::step_own_tiles(std::uint64_t number) {
     if (tiles_[i].owner == me) own.push_back(i);
   }
   try {
+    if (rank_gradients_) rank_gradients_->reach(gradients_);
     step_tiles(own, number, me);
     record_->set_done(me, number);
   } catch (const std::exception& error) {
@@ -154,115 +155,6 @@ void SharedStepper::Impl::step_tiles(const std::vector<std::size_t>& indices, st
         step_tile(indices[static_cast<std::size_t>(i)], number, place_of, static_cast<int>(lane));
     }
   });
-}
-
-std::byte* SharedStepper::Impl::undo_place(int rank, int lane) const {
-  const auto number =
-      static_cast<std::size_t>(rank) * static_cast<std::size_t>(lanes_) + static_cast<std::size_t>(lane);
-  return parameters_->block().base() + undo_offset_ + number * undo_bytes_;
-}
-
-SharedStepper::Impl::Part SharedStepper::Impl::part_of(const Tile& tile, std::size_t part) const {
-  if (!tile.by_own_kernel || !options_.undo) return {.begin = tile.begin, .size = tile.size};
-  const std::int64_t begin = static_cast<std::int64_t>(part) * kPartElements;
-  return {.begin = tile.begin + begin, .size = std::min(kPartElements, tile.size - begin)};
-}
-
-// Calls copy(elements of the part that the step changes, their place, bytes) for values and state.
-template <typename Copy>
-void SharedStepper::Impl::for_each_tensor(const Tile& tile, const Part& part, std::byte* place, Copy copy) const {
-  const SharedParameter& parameter = (*parameters_)[tile.parameter];
-  const std::size_t element = c10::elementSize(parameter.dtype);
-  for (std::size_t which = 0; which < parameter.flat.size(); ++which) {
-    if (which > 0 && !parameter.has_state_tensor[which - 1]) continue;
-    std::byte* const data =
-        parameters_->place_of(tile.parameter, which) + static_cast<std::size_t>(part.begin) * element;
-    const std::size_t bytes = static_cast<std::size_t>(part.size) * element;
-    copy(data, place, bytes);
-    place += bytes;
-  }
-}
-
-// Makes the tile's optimizer what the program's one is for the parameter.
-void SharedStepper::Impl::prepare(Tile& tile) const {
-  const SharedParameter& parameter = (*parameters_)[tile.parameter];
-  const torch::optim::OptimizerOptions& options = optimizer_.param_groups()[parameter.group].options();
-  const bool is_new = tile.optimizer == nullptr;
-  if (is_new) tile.optimizer = factory_({torch::optim::OptimizerParamGroup({tile.values})}, options);
-  auto& state = tile.optimizer->state();
-  if (is_new || tile.state_version != parameter.version || (state.size() == 1) != parameter.has_state) {
-    state.clear();
-    auto its = parameters_->tile_state(tile.parameter, tile.begin, tile.size);
-    if (its != nullptr) state[tile.values.unsafeGetTensorImpl()] = std::move(its);
-    tile.state_version = parameter.version;
-  }
-  const Group& group = groups_[parameter.group];
-  if (is_new || tile.options_version != group.version) {
-    tile.optimizer->param_groups()[0].set_options(options.clone());  // a constructor takes some options for unset
-    tile.options_version = group.version;
-  }
-}
-
-void SharedStepper::Impl::step_tile(std::size_t index, std::uint64_t number, int place_of, int lane) {
-  Tile& tile = tiles_[index];
-  if (!gradients_[tile.parameter].defined()) return;
-  const StepRecord::Tile now = record_->tile(index, number);
-  if (tile.by_own_kernel) return step_by_kernel(index, now.part, number, place_of, lane);
-  prepare(tile);
-  if (options_.undo) {
-    for_each_tensor(tile, part_of(tile, 0), undo_place(place_of, lane),
-                    [](std::byte* data, std::byte* to, std::size_t bytes) { comm::copy_cached(to, data, bytes); });
-  }
-  record_->begin_part(index, number, 0, lane);
-  step_by_optimizer(tile);
-  record_->end_tile(index, number);
-}
-
-void SharedStepper::Impl::step_by_kernel(std::size_t index, std::size_t first_part, std::uint64_t number, int place_of,
-                                         int lane) {
-  const Tile& tile = tiles_[index];
-  const auto at = [&](std::size_t which, std::int64_t element) {
-    return reinterpret_cast<float*>(parameters_->place_of(tile.parameter, which)) + element;
-  };
-  StepRequest request{.numbers = numbers_[tile.parameter]};
-  const auto* const gradient = gradients_[tile.parameter].const_data_ptr<float>();
-  for (std::size_t i = first_part;; ++i) {
-    const Part part = part_of(tile, i);
-    if (options_.undo) {
-      for_each_tensor(tile, part, undo_place(place_of, lane),
-                      [](std::byte* data, std::byte* to, std::size_t bytes) { std::memcpy(to, data, bytes); });
-    }
-    record_->begin_part(index, number, i, lane);
-    request.values = at(0, part.begin);
-    request.gradient = gradient + part.begin;
-    for (std::size_t which = 0; which < kStateTensors; ++which) request.state[which] = at(1 + which, part.begin);
-    request.count = static_cast<std::size_t>(part.size);
-    kernel_(request);
-    if (part.begin + part.size == tile.begin + tile.size) break;
-    record_->end_part(index, number, i);
-  }
-  record_->end_tile(index, number);
-}
-
-void SharedStepper::Impl::step_by_optimizer(Tile& tile) {
-  tile.values.mutable_grad() = gradients_[tile.parameter].narrow(0, tile.begin, tile.size);
-  if (options_.fused) {
-    fused_step(*tile.optimizer);
-  } else {
-    tile.optimizer->step();
-  }
-  tile.values.mutable_grad().reset();
-  // The first step has made a state of its own.
-  const auto state = tile.optimizer->state().find(tile.values.unsafeGetTensorImpl());
-  if (state == tile.optimizer->state().end()) return;
-  const auto tensors = state_tensors_of(*state->second);
-  for (std::size_t i = 0; i < kStateTensors; ++i) {
-    if (tensors[i] == nullptr || !tensors[i]->defined()) continue;
-    const torch::Tensor shared = (*parameters_)[tile.parameter].flat[1 + i].narrow(0, tile.begin, tile.size);
-    if (tensors[i]->const_data_ptr() == shared.const_data_ptr()) continue;
-    shared.copy_(*tensors[i]);
-    *tensors[i] = shared;
-  }
 }
 
 void SharedStepper::Impl::show_step() {
@@ -326,8 +218,7 @@ void SharedStepper::Impl::repair_rank(int rank, std::uint64_t number) {
     }
     // Those that are begun come first, as the others need their undo places.
     TORCH_CHECK(options_.undo, "it was changing ", (*parameters_)[tile.parameter].name(), ", without an undo copy");
-    for_each_tensor(tile, part_of(tile, now.part), undo_place(rank, now.lane),
-                    [](std::byte* data, const std::byte* from, std::size_t bytes) { std::memcpy(data, from, bytes); });
+    restore_part(tile, part_of(tile, now.part), undo_place(rank, now.lane));
     step_tile(i, number, rank, now.lane);
   }
   step_tiles(rest, number, rank);

@@ -20,6 +20,7 @@
 #include "lockstep/nn/shared_step.h"
 #include "nn/device_backend.h"
 #include "own_step.h"
+#include "rank_gradients.h"
 #include "shared_parameters.h"
 #include "step_record.h"
 
@@ -32,6 +33,7 @@ class SharedStepper::Impl {
   void step();
   std::uint64_t steps() const { return steps_; }
   bool is_whole() const { return whole_; }
+  double gradient_norm() const { return gradient_norm_; }
 
  private:
   struct Tile {
@@ -72,6 +74,9 @@ class SharedStepper::Impl {
   std::optional<std::vector<std::vector<std::int64_t>>> meet(const std::vector<std::int64_t>& row);
   void step_own_tiles(std::uint64_t number);
   void step_tiles(const std::vector<std::size_t>& indices, std::uint64_t number, int place_of);
+  // shared_tiles.cpp
+  void measure_norm(const std::vector<torch::Tensor>& gradients);
+  torch::Tensor gradient_of(const Tile& tile) const;
   void step_tile(std::size_t index, std::uint64_t number, int place_of, int lane);
   void step_by_optimizer(Tile& tile);
   void step_by_kernel(std::size_t index, std::size_t first_part, std::uint64_t number, int place_of, int lane);
@@ -83,8 +88,12 @@ class SharedStepper::Impl {
     std::int64_t size = 0;
   };
   Part part_of(const Tile& tile, std::size_t part) const;
+  void mean_of(std::size_t parameter, const Part& part, float* to) const;
+  void save_part(const Tile& tile, const Part& part, std::byte* place) const;
+  void restore_part(const Tile& tile, const Part& part, std::byte* place) const;
   template <typename Copy>
   void for_each_tensor(const Tile& tile, const Part& part, std::byte* place, Copy copy) const;
+  // shared_stepper.cpp
   bool repair(std::uint64_t number);
   void repair_rank(int rank, std::uint64_t number);
   void show_step();
@@ -108,6 +117,10 @@ class SharedStepper::Impl {
   // Of the step that is under way, by parameter.
   std::vector<torch::Tensor> gradients_;
   std::vector<StepNumbers> numbers_;
+  std::optional<double> scale_;                    // of the mean gradients
+  std::unique_ptr<RankGradients> rank_gradients_;  // null: the gradients are the mean
+  double* squares_ = nullptr;                      // by tile, of the mean gradients; in the block
+  double gradient_norm_ = 0;
   std::uint64_t steps_ = 0;
   std::uint64_t record_steps_ = 0;  // since the block was made
   bool whole_ = true;

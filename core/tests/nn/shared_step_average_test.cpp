@@ -1,0 +1,216 @@
+// SharedStep with average_gradients: the step takes the mean itself. The judge is the plain way: an all-reduce, then
+// the plain optimizer (fused_step), the same bits.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <torch/torch.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include "lockstep/c10d/collectives.h"
+#include "lockstep/nn/clip_grad.h"
+#include "lockstep/nn/comm_hook.h"
+#include "lockstep/nn/distributed_data_parallel.h"
+#include "lockstep/nn/fused_step.h"
+#include "lockstep/nn/shared_step.h"
+#include "nn/error_texts.h"
+#include "nn/sharded_parameters.h"
+#include "nn/twins.h"
+#include "support/process_ranks.h"
+
+namespace lockstep::test {
+namespace {
+
+using torch::Tensor;
+namespace optim = torch::optim;
+
+class SharedStepAverageMulti : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, SharedStepAverageMulti, testing::Values(1, 2, 3, 4, 5));
+
+std::vector<Tensor> parameters_to_average() {
+  std::vector<Tensor> all = parameters_of_every_kind();
+  auto generator = at::detail::createCPUGenerator(5);
+  all.push_back(torch::randn({50021}, generator).requires_grad_());
+  all.push_back(torch::randn({201, 171}, generator).t().contiguous().t().requires_grad_());
+  return all;
+}
+
+// Gradients in memory of the program: step() copies them.
+TEST_P(SharedStepAverageMulti, TakesTheMeanOfGradientsAnywhere) {
+  run_processes(GetParam(), [](int rank) {
+    const Rank world;
+    for (const bool undo : {true, false}) {
+      const std::vector<Tensor> mine = parameters_to_average();
+      const std::vector<Tensor> theirs = parameters_to_average();
+      const auto options = optim::AdamOptions(0.01).weight_decay(0.1).amsgrad(true);
+      SharedStep<optim::Adam> ours(mine, options, {.undo = undo, .average_gradients = true});
+      optim::Adam plain(theirs, options);
+      for (int step = 0; step < 4; ++step) {
+        set_random_gradients(mine, 10 * step + rank);
+        set_random_gradients(theirs, 10 * step + rank);
+        if (step == 1) {
+          for (const auto* all : {&mine, &theirs}) (*all)[7].mutable_grad().reset();
+        }
+        for (const Tensor& one : theirs) {
+          if (one.grad().defined()) all_reduce(one.mutable_grad(), {.op = c10d::ReduceOp::AVG});
+        }
+        const Tensor before = mine[0].grad().clone();
+        ours.step();
+        plain.step();
+        EXPECT_TRUE(torch::equal(mine[0].grad(), before)) << "it stays this rank's own";
+        expect_same_bits(mine, theirs, fmt::format("undo {}, step {}", undo, step));
+      }
+    }
+  });
+}
+
+struct UnevenNet : torch::nn::Module {
+  UnevenNet() {
+    register_module("first", first);
+    register_module("second", second);
+    sometimes = register_parameter("sometimes", torch::ones({20000}));
+    unused = register_parameter("unused", torch::ones({8}));
+  }
+  Tensor forward(const Tensor& x, bool all) {
+    const Tensor y = torch::nn::functional::linear(torch::relu(first->forward(x)), second->weight);
+    const Tensor loss = torch::nn::functional::linear(torch::relu(y), second->weight).square().mean();  // tied
+    return all ? loss + (sometimes * sometimes * x.sum()).mean() : loss;
+  }
+  torch::nn::Linear first{33, 301};
+  torch::nn::Linear second{301, 301};
+  Tensor sometimes;
+  Tensor unused;
+};
+
+// Under DistributedDataParallel, where autograd computes gradients in memory that the ranks share.
+template <typename Optimizer, typename Options>
+void train_both(int rank, const Options& options, bool accumulates) {
+  const auto make = [] {
+    torch::manual_seed(1);
+    return std::make_shared<UnevenNet>();
+  };
+  const auto ours = make();
+  const auto theirs = make();
+  DistributedDataParallel our_ddp(ours);
+  DistributedDataParallel their_ddp(theirs);
+  our_ddp.register_comm_hook(make_noop_hook());
+  SharedStep<Optimizer> shared(our_ddp.parameters(), options, {.fused = true, .average_gradients = true});
+  Optimizer plain(their_ddp.parameters(), options);
+  for (int step = 0; step < 5; ++step) {
+    const auto pass = [&](auto& ddp, optim::Optimizer& optimizer) {
+      optimizer.zero_grad(/*set_to_none=*/step % 2 == 0);
+      for (int part = 0; part < (accumulates ? 3 : 1); ++part) {
+        const auto guard = ddp.no_sync(accumulates && part < 2);
+        ddp.forward(random_input({4, 33}, 100 * step + 10 * part + rank), rank == step % get_world_size()).backward();
+      }
+    };
+    pass(our_ddp, shared);
+    shared.step();
+    pass(their_ddp, plain);
+    fused_step(plain);
+    expect_same_bits(ours->parameters(), theirs->parameters(), fmt::format("step {}", step));
+  }
+  if (get_world_size() > 1) {
+    EXPECT_GT(our_ddp.reducer().placement().in_place, 0U);
+  }
+}
+
+TEST_P(SharedStepAverageMulti, TrainsAsThePlainOptimizerUnderDistributedDataParallel) {
+  run_processes(GetParam(), [](int rank) {
+    const Rank world;
+    for (const bool accumulates : {false, true}) {
+      train_both<optim::SGD>(rank, optim::SGDOptions(0.1).momentum(0.9).nesterov(true).weight_decay(0.01), accumulates);
+      train_both<optim::AdamW>(rank, optim::AdamWOptions(0.01), accumulates);
+    }
+    train_both<optim::Adagrad>(rank, optim::AdagradOptions(0.1), false);
+  });
+}
+
+TEST_P(SharedStepAverageMulti, ClipsByTheNormOfTheMean) {
+  run_processes(GetParam(), [](int rank) {
+    const Rank world;
+    for (const double max_norm : {0.5, 1e6}) {
+      const auto make = [] { return std::vector<Tensor>{torch::ones({40003}).requires_grad_(), torch::ones({9, 7})}; };
+      const std::vector<Tensor> mine = make();
+      const std::vector<Tensor> theirs = make();
+      SharedStep<optim::SGD> ours(mine, optim::SGDOptions(0.1),
+                                  {.fused = true, .average_gradients = true, .max_norm = max_norm});
+      optim::SGD plain(theirs, optim::SGDOptions(0.1));
+      set_random_gradients(mine, rank);
+      set_random_gradients(theirs, rank);
+      for (const Tensor& one : theirs) all_reduce(one.mutable_grad(), {.op = c10d::ReduceOp::AVG});
+      const double norm = clip_grad_norm_({{"a", theirs[0]}, {"b", theirs[1]}}, max_norm);
+      ours.step();
+      fused_step(plain);
+      EXPECT_NEAR(ours.gradient_norm(), norm, 1e-5 * norm);
+      for (std::size_t i = 0; i < mine.size(); ++i) EXPECT_TRUE(torch::allclose(mine[i], theirs[i], 1e-6, 1e-7));
+      if (max_norm > 1) expect_same_bits(mine, theirs, "not clipped");
+      expect_equal_on_all_ranks(mine, "parameter");
+    }
+  });
+}
+
+TEST(SharedStepAverageErrorsMulti, WhatItCannotDoIsAnErrorOfAllRanks) {
+  run_processes(2, [](int rank) {
+    const Rank world;
+    const auto refused = [&](const Tensor& parameter, const SharedStepOptions& options,
+                             const std::vector<std::string>& parts) {
+      expect_in(error_of([&] {
+                  SharedStep<optim::SGD> one(std::vector<Tensor>{parameter}, optim::SGDOptions(0.1), options);
+                }),
+                parts);
+    };
+    refused(torch::ones({8}).requires_grad_(), {.max_norm = 1}, {"max_norm is 1", "average_gradients"});
+    refused(torch::ones({8}).requires_grad_(), {.average_gradients = rank == 0}, {"average_gradients true", "false"});
+    refused(torch::ones({8}, torch::kComplexFloat).requires_grad_(), {.average_gradients = true},
+            {"parameter 0 of group 0", "ComplexFloat"});
+  });
+}
+
+// Rank 1 of 3 dies while it reads its own gradient, in the middle of what it steps at a time. The gradient is in memory
+// that the others see, and they finish the step with it.
+TEST(SharedStepAverageFault, SurvivorsFinishTheStepWithTheGradientsOfTheDeadRank) {
+  for (const bool clips : {false, true}) {
+    run_processes_with_a_victim(
+        3, /*victim=*/1,
+        [clips](int rank, const std::filesystem::path& report) {
+          constexpr std::int64_t kElements = 200000;
+          constexpr std::int64_t kUnreadable = 6 * 16384 + 8192 + 256;
+          const Rank world;
+          const Tensor mine = torch::ones({kElements}).requires_grad_();
+          const Tensor theirs = torch::ones({kElements}).requires_grad_();
+          const SharedStepOptions options{.fused = true, .average_gradients = true, .max_norm = clips ? 1e9 : 0};
+          SharedStep<optim::Adam> optimizer(std::vector<Tensor>{mine}, optim::AdamOptions(0.1), options);
+          optim::Adam plain(std::vector<Tensor>{theirs}, optim::AdamOptions(0.1));
+          const Tensor memory =
+              default_group()->getBackend(torch::kCPU)->allocateTensor(kElements + 256, torch::kFloat);
+          mine.mutable_grad() = memory.narrow(0, 256, kElements);
+          std::string error = "no error";
+          for (int step = 0; step < 2; ++step) {
+            memory.fill_(rank + step);
+            theirs.mutable_grad() = torch::full({kElements}, 1.0 + step);  // the mean
+            const bool dies_before = clips && step == 1;                   // while the norm is measured
+            if (!dies_before) fused_step(plain);
+            if (step == 1 && rank == 1) {
+              signal(SIGSEGV, [](int) { kill(getpid(), SIGKILL); });
+              mprotect(memory.mutable_data_ptr<float>() + kUnreadable / 1024 * 1024, 4096, PROT_NONE);
+            }
+            error = error_of([&] { optimizer.step(); });
+          }
+          EXPECT_TRUE(optimizer.is_whole());
+          EXPECT_EQ(optimizer.steps(), clips ? 1U : 2U);
+          EXPECT_TRUE(torch::equal(mine, theirs)) << error;
+          std::ofstream(report) << error;
+        },
+        [clips](const std::filesystem::path& report) {
+          std::ifstream file(report);
+          const std::string text{std::istreambuf_iterator<char>(file), {}};
+          expect_in(text, {"rank 1", fmt::format("parameters are whole, as after step {}", clips ? 1 : 2)});
+        });
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::test
