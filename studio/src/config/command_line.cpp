@@ -12,7 +12,8 @@
 
 namespace lockstep::config {
 
-Result<bool> configure(Schema& schema, int argc, const char* const* argv, std::vector<std::string>* words) {
+Result<bool> configure(Schema& schema, int argc, const char* const* argv, std::vector<std::string>* words,
+                       const std::function<void()>& complete) {
   options::Command program{.name = argc > 0 ? argv[0] : "", .help = ""};
   program.table = std::shared_ptr<options::Table>(std::shared_ptr<void>(), &schema);  // the caller's
   program.allows_beginnings = false;
@@ -35,6 +36,7 @@ Result<bool> configure(Schema& schema, int argc, const char* const* argv, std::v
                     options::shown(line.words.front())));
   }
   LOCKSTEP_RETURN_IF_ERROR(schema.read({{}, Environment::of_process(), std::move(line.options)}));
+  if (complete) complete();
   if (!schema.print_config()) return true;
   std::fputs(schema.print().c_str(), stdout);
   return false;

@@ -124,7 +124,8 @@ TEST_F(TrainProgramFormatsMulti, Models) {
     EXPECT_EQ(plan.exit_code, 0) << plan.err;
     expect_in(plan.out, {std::string(model) + ": ", " parameters, 3 classes"});
   }
-  expect_error({"--model.name", "vit_tiny", "--dry-run"}, 1, {"vit_tiny cannot take the data's samples, [3, 32, 32]"});
+  expect_error({"--model.name", "vit_tiny", "--image-size", "224", "--dry-run"}, 1,
+               {"vit_tiny cannot take the data's samples, [3, 32, 32]"});
 }
 
 TEST_F(TrainProgramFormatsMulti, Optimizers) {

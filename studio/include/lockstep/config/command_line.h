@@ -1,6 +1,7 @@
 // The command line of a program whose options are a config::Schema.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,10 @@ namespace lockstep::config {
 // with commas: `--device-ids 0,2`. If an option is given twice, the last value counts. Words that do not begin with
 // '-', negative numbers, a single '-', and all words behind "--" go to `words`. Without `words` they are an error, such
 // as `false` in `--flag false`, or a file without --config.
-Result<bool> configure(Schema& schema, int argc, const char* const* argv, std::vector<std::string>* words = nullptr);
+//
+// `complete` is called when all values are read, before --print-config prints them. It gives values to fields whose
+// default depends on other fields.
+Result<bool> configure(Schema& schema, int argc, const char* const* argv, std::vector<std::string>* words = nullptr,
+                       const std::function<void()>& complete = {});
 
 }  // namespace lockstep::config

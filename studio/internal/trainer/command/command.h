@@ -10,7 +10,8 @@
 
 namespace lockstep::trainer_detail {
 
-enum class DataFormat { kImageFolder, kMnist, kCifar10, kCifar100, kPack };
+enum class DataFormat { kImageFolder, kMnist, kCifar10, kCifar100, kPack, kFake };
+enum class ClassBalance { kNone, kWeights, kSampling };
 enum class CorruptPolicy { kRaise, kReplace, kSkip };
 enum class TrainCommandPrecision { kFloat32, kBFloat16, kFloat16 };
 enum class NonFinite { kError, kSkip, kIgnore };
@@ -31,8 +32,12 @@ struct TrainCommandOptions {
   DataFormat format = DataFormat::kImageFolder;
   std::string train;
   std::string test;
-  std::vector<std::string> transforms = {"ToTensor"};
+  std::vector<std::string> transforms;  // empty: those of complete()
   std::vector<std::string> test_transforms;
+  double validation_share = 0.0;  // of data.train, for the evaluation; 0: data.test
+  ClassBalance class_balance = ClassBalance::kNone;
+  std::int64_t fake_size = 1000;
+  std::int64_t fake_classes = 10;
   CorruptPolicy on_corrupt = CorruptPolicy::kRaise;
   bool allow_empty = false;
   int workers = -1;  // of a machine; -1: as many as are needed
@@ -41,10 +46,12 @@ struct TrainCommandOptions {
   std::string shared_object;
   std::vector<std::string> model_options;  // NAME=VALUE
   std::string weights;
+  std::string weights_key;
+  std::vector<std::string> freeze;  // names of modules and parameters
   bool new_head = false;
   std::int64_t num_classes = 0;  // 0: those of the data
   bool small_images = false;
-  std::int64_t image_size = 224;
+  std::int64_t image_size = 0;  // 0: that of complete()
   std::int64_t patch_size = 16;
   bool sync_batch_norm = false;
 
@@ -80,6 +87,9 @@ struct TrainCommandOptions {
   double clip_grad_norm = 0.0;
   double ema_decay = 0.0;
   double label_smoothing = 0.0;
+  double mixup_alpha = 0.0;
+  double cutmix_alpha = 0.0;
+  std::vector<std::int64_t> top_k;
   NonFinite non_finite = NonFinite::kError;
   std::int64_t seed = 0;
   std::int64_t limit_batches = 0;
@@ -101,9 +111,16 @@ struct TrainCommandOptions {
 // Binds all keys to `options`, which must outlive the schema.
 void declare(TrainCommandOptions& options, config::Schema& schema);
 
+// Fills the values whose default depends on other keys: model.image_size, and the transforms that torchvision's
+// training reference has for pictures of this kind. Later calls change nothing.
+void complete(TrainCommandOptions& options);
+
 // What one key alone cannot tell: paths that are not there, options that exclude each other. All mistakes, one a line.
 // The schema has read the options, and knows where each of them came from.
 Status check(const TrainCommandOptions& options, const config::Schema& schema);
+
+// The side of the pictures for which the model is made.
+std::int64_t picture_side(const TrainCommandOptions& options);
 
 // Of these keys, those that the file of a trained model holds: the model, and what an evaluation depends on. Without
 // model.shared_object: a file from somebody else must not say which code is loaded.
@@ -113,8 +130,8 @@ void declare_use_of_model(TrainCommandOptions& options, options::Table& table, b
 // check() for the keys of declare_model_file().
 Status check_use_of_model(const TrainCommandOptions& options);
 
-// Joins the world and trains, or prints the plan. Returns the exit code: 0, or 128 + the signal that ended the
-// training. Throws.
+// Joins the world and trains, or prints the plan. `options` are complete(). Returns the exit code: 0, or 128 + the
+// signal that ended the training. Throws.
 int run_train_command(const TrainCommandOptions& options);
 
 }  // namespace lockstep::trainer_detail

@@ -9,11 +9,13 @@
 
 namespace lockstep::trainer_detail {
 
+enum class EvaluatedPart { kAll, kTraining, kEvaluation };
 enum class ResultFormat { kText, kCsv, kJson };
 
 struct EvaluateCommandOptions {
   std::string model;  // the file, or the folder of a run
   std::string data;
+  EvaluatedPart part = EvaluatedPart::kAll;  // of data.validation_share
   std::vector<std::int64_t> top_k;
   ResultFormat format = ResultFormat::kText;
   std::string output;            // empty: stdout

@@ -56,7 +56,8 @@ int main(int argc, char** argv) {
   lockstep::trainer_detail::TrainCommandOptions options;
   lockstep::config::Schema schema;
   lockstep::trainer_detail::declare(options, schema);
-  const lockstep::Result<bool> configured = lockstep::config::configure(schema, argc, argv);
+  const lockstep::Result<bool> configured = lockstep::config::configure(
+      schema, argc, argv, /*words=*/nullptr, [&] { lockstep::trainer_detail::complete(options); });
   if (!configured.ok()) {
     print_error(configured.status().message());
     return kUsageError;

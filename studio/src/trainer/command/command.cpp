@@ -1,6 +1,7 @@
 #include "trainer/command/command.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -39,7 +40,7 @@ struct TrainCommand {
       : options(the_options),
         device(device_of(options, cuda)),
         pictures(open_data(options)),
-        train(pictures.train, train_loader_options(options, device)),
+        train(pictures.train, train_loader_options(options, pictures, device)),
         sample(first_sample("data.train", *pictures.train)) {
     if (pictures.test) {
       test.emplace(pictures.test, test_loader_options(options, device, test_batch_size()));
@@ -49,8 +50,12 @@ struct TrainCommand {
     model = make_model(options, pictures, sample);
     test_sample = pictures.test ? first_sample("data.test", *pictures.test) : sample;
     if (pictures.test) try_test_sample(model, options, test_sample);
+    check_top_k();
+    if (!options.freeze.empty()) model.frozen = freeze(*model.model, options.freeze);
     model.model->to(device);
-    optimizer = make_optimizer(options, model.model->parameters());
+    model.class_weights = class_weights(options, pictures, model.num_classes);
+    if (model.class_weights.defined()) model.class_weights = model.class_weights.to(device);
+    optimizer = make_optimizer(options, trained_parameters());
     schedule = make_schedule(options, *optimizer, steps());
   }
 
@@ -66,9 +71,27 @@ struct TrainCommand {
     return options.test_batch_size > 0 ? options.test_batch_size : train.batch_size();
   }
   StepOutput run(const data::Example& batch) {
+    if (model.model->is_training()) {
+      // After the last batch `batches_left` is that of a whole pass, so this number is 0.
+      const std::int64_t position = train.size() - train.batches_left();
+      const std::int64_t number = position * get_world_size() + get_rank();
+      return forward(model, options, mixed(batch, options, model.num_classes, train.epoch(), number));
+    }
     StepOutput output = forward(model, options, batch);
-    if (worst && !model.model->is_training()) worst->add(batch, output.scores, test_batch() * test->batch_size());
+    if (worst) worst->add(batch, output.scores, test_batch() * test->batch_size());
     return output;
+  }
+  std::vector<torch::Tensor> trained_parameters() const {
+    std::vector<torch::Tensor> parameters = model.model->parameters();
+    std::erase_if(parameters, [](const torch::Tensor& parameter) { return !parameter.requires_grad(); });
+    return parameters;
+  }
+  void check_top_k() const {
+    for (const std::int64_t k : options.top_k) {
+      if (k <= model.num_classes) continue;
+      throw std::runtime_error(
+          fmt::format("trainer.top_k: expected at most the model's {} classes, found {}", model.num_classes, k));
+    }
   }
 
   const TrainCommandOptions& options;
@@ -84,20 +107,37 @@ struct TrainCommand {
   std::shared_ptr<optim::LRScheduler> schedule;
 };
 
+std::int64_t numbers_of(const std::vector<torch::Tensor>& tensors) {
+  std::int64_t numbers = 0;
+  for (const torch::Tensor& tensor : tensors) numbers += tensor.numel();
+  return numbers;
+}
+
+void print_transforms(const char* title, const std::vector<std::string>& texts) {
+  if (!texts.empty()) std::printf("%-11s %s\n", title, fmt::format("{}", fmt::join(texts, ", ")).c_str());
+}
+
 void print_plan(const TrainCommand& command) {
   const auto parameters = command.model.model->parameters();
-  std::int64_t numbers = 0;
-  for (const torch::Tensor& parameter : parameters) numbers += parameter.numel();
-  const std::int64_t weights = bytes_of(parameters);
-  const std::int64_t copies = 2 + state_factor(command.options) + (command.options.ema_decay > 0 ? 1 : 0);
+  const auto trained = command.trained_parameters();
+  const std::int64_t numbers = numbers_of(parameters);
+  const std::int64_t frozen = numbers - numbers_of(trained);
+  const std::int64_t bytes = bytes_of(parameters) * (command.options.ema_decay > 0 ? 2 : 1) +
+                             bytes_of(trained) * (1 + state_factor(command.options));
   const std::int64_t batch = command.train.batch_size() * static_cast<std::int64_t>(command.sample.nbytes());
-  std::printf("model       %s: %lld parameters, %lld classes\n", command.options.model.c_str(),
-              static_cast<long long>(numbers), static_cast<long long>(command.model.num_classes));
+  std::printf("model       %s: %lld parameters, %s%lld classes\n", command.options.model.c_str(),
+              static_cast<long long>(numbers), frozen > 0 ? fmt::format("{} of them frozen, ", frozen).c_str() : "",
+              static_cast<long long>(command.model.num_classes));
   std::printf("training    %lld samples of %s, %zu classes\n", static_cast<long long>(command.pictures.train->size()),
               c10::str(command.sample.sizes()).c_str(), command.pictures.classes.size());
   if (command.test) {
     std::printf("evaluation  %lld samples, batches of %lld\n", static_cast<long long>(command.pictures.test->size()),
                 static_cast<long long>(command.test->batch_size()));
+  }
+  print_transforms("transforms", command.options.transforms);
+  if (command.test) {
+    print_transforms("in the test", command.options.test_transforms.empty() ? command.options.transforms
+                                                                            : command.options.test_transforms);
   }
   std::printf("ranks       %d on %s, batches of %lld\n", get_world_size(), command.device.str().c_str(),
               static_cast<long long>(command.train.batch_size()));
@@ -105,7 +145,7 @@ void print_plan(const TrainCommand& command) {
   std::printf("steps       %lld in an epoch, %lld in %lld epoch%s\n", static_cast<long long>(command.steps()),
               static_cast<long long>(command.steps()) * epochs, epochs, epochs == 1 ? "" : "s");
   std::printf("memory      %s a rank for weights, gradients and optimizer; %s a batch; activations come on top\n",
-              mebibytes(weights * copies).c_str(), mebibytes(batch).c_str());
+              mebibytes(bytes).c_str(), mebibytes(batch).c_str());
   std::fflush(stdout);
 }
 
@@ -139,14 +179,17 @@ int run(const TrainCommandOptions& options) {
   const CudaSupport cuda = find_cuda(options);
   const ProcessGroupGuard group;
   TrainCommand command(options, cuda);
-  if (!command.model.weights_note.empty() && get_rank() == 0) {
-    std::printf("%s\n", command.model.weights_note.c_str());
+  for (const std::string& note : {command.model.weights_note, imbalance_note(options, command.pictures)}) {
+    if (note.empty() || get_rank() != 0) continue;
+    std::printf("%s\n", note.c_str());
     std::fflush(stdout);
   }
   const std::filesystem::path output = TrainCommandReport::folder(options);
   if (options.dry_run) {
     if (get_rank() != 0) return 0;
     check_output(options, output);
+    try_samples("data.train", *command.pictures.train);
+    if (command.pictures.test) try_samples("data.test", *command.pictures.test);
     print_plan(command);
     return 0;
   }
@@ -157,6 +200,9 @@ int run(const TrainCommandOptions& options) {
     trainer_settings.model_file = output / kModelName;
     trainer_settings.model_metadata = model_metadata(options, command.pictures.classes, command.sample,
                                                      command.test_sample, command.test_batch_size());
+    if (options.validation_share > 0) {
+      trainer_settings.model_metadata[kModelParts] = text_of_parts(command.pictures);
+    }
   }
   if (command.model.num_classes <= kMostConfusionClasses)
     trainer_settings.confusion_classes = command.model.num_classes;

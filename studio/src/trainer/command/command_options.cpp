@@ -14,10 +14,20 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// The part of a folder that an evaluation judges.
+void declare_share(TrainCommandOptions& o, options::Table& table) {
+  table.section("data", "Where the samples are")
+      .key("validation_share", o.validation_share,
+           "The share of each class of data.train that is for the evaluation, in place of data.test; 0: none")
+      .between(0, 1)
+      .common();
+}
+
 // Keys of a training that count when its model is used, here and in the next functions.
 void declare_pictures(TrainCommandOptions& o, options::Table& table) {
   auto data = table.section("data", "Where the samples are");
-  data.key("test_transforms", o.test_transforms, "Of the evaluation. Empty: those of the training");
+  data.key("test_transforms", o.test_transforms,
+           "Of the evaluation. Empty: those of the training; without these torchvision's of an evaluation");
   data.key("workers", o.workers, "Threads of a machine that make batches; -1: as many as are needed").at_least(-1);
 }
 
@@ -29,8 +39,10 @@ void declare_samples(TrainCommandOptions& o, options::Table& table) {
             {"mnist", DataFormat::kMnist},
             {"cifar10", DataFormat::kCifar10},
             {"cifar100", DataFormat::kCifar100},
-            {"pack", DataFormat::kPack}},
-           "A folder with a subfolder of pictures for each class; files of MNIST's or CIFAR's kind; a pack")
+            {"pack", DataFormat::kPack},
+            {"fake", DataFormat::kFake}},
+           "A folder with a subfolder of pictures for each class; files of MNIST's or CIFAR's kind; a pack; generated "
+           "pictures, for trying out speed")
       .common();
   data.key("on_corrupt", o.on_corrupt,
            {{"raise", CorruptPolicy::kRaise}, {"replace", CorruptPolicy::kReplace}, {"skip", CorruptPolicy::kSkip}},
@@ -57,7 +69,11 @@ void declare_structure(TrainCommandOptions& o, options::Table& table) {
   model.key("options", o.model_options, "NAME=VALUE for the model of the library");
   model.key("num_classes", o.num_classes, "0: those of the data").at_least(0);
   model.key("small_images", o.small_images, "ResNet and MobileNet for pictures of about 32 x 32");
-  model.key("image_size", o.image_size, "Side of a vision transformer's pictures").at_least(1);
+  model
+      .key("image_size", o.image_size,
+           "Side of a vision transformer's pictures, and of those of the default transforms. 0: 224, with small_images "
+           "and CIFAR 32, MNIST 28")
+      .at_least(0);
   model.key("patch_size", o.patch_size, "Side of a vision transformer's patches").at_least(1);
   model.key("sync_batch_norm", o.sync_batch_norm, "Batch statistics over all ranks");
 }
@@ -80,12 +96,21 @@ void declare_forward_pass(TrainCommandOptions& o, options::Table& table) {
 
 void declare_data(TrainCommandOptions& o, config::Schema& schema) {
   auto data = schema.section("data", "Where the samples are");
-  data.key("train", o.train, "Folder or pack of the training. MNIST and CIFAR have the test in it too")
-      .required()
+  data.key("train", o.train, "Required. Folder or pack of the training. MNIST and CIFAR have the test in it too")
       .common();
   data.key("test", o.test, "Folder or pack of the evaluation. Empty: none. MNIST and CIFAR have their own").common();
-  data.key("transforms", o.transforms, "Of the training, as in Python: RandomResizedCrop(224, scale=(0.2, 1.0))")
+  declare_share(o, schema);
+  data.key(
+          "transforms", o.transforms,
+          "Of the training, as in Python: RandomResizedCrop(224, scale=(0.2, 1.0)). Empty: torchvision's, for pictures "
+          "of this kind")
       .common();
+  data.key("class_balance", o.class_balance,
+           {{"none", ClassBalance::kNone}, {"weights", ClassBalance::kWeights}, {"sampling", ClassBalance::kSampling}},
+           "For classes with far more pictures than others: the loss counts each class equally; or each class is drawn "
+           "equally often");
+  data.key("fake_size", o.fake_size, "Of format fake: the number of pictures").at_least(1);
+  data.key("fake_classes", o.fake_classes, "Of format fake: the number of classes").at_least(1);
   declare_samples(o, schema);
   declare_pictures(o, schema);
 }
@@ -96,6 +121,12 @@ void declare_model(TrainCommandOptions& o, config::Schema& schema) {
   auto model = schema.section("model", "What is trained");
   model.key("weights", o.weights, "To begin with: of torch.save, safetensors, or a checkpoint of another training")
       .common();
+  model.key(
+      "weights_key", o.weights_key,
+      "The entry of a file of torch.save that is the state dict. Empty: the file itself, or its only usual entry");
+  model.key("freeze", o.freeze,
+            "Names of modules and parameters that do not train: [conv1, bn1, layer1]. Their batch norms keep their "
+            "statistics");
   model
       .key("new_head", o.new_head,
            "The weights are of more or fewer classes: the layer that gives the scores starts from new weights")
@@ -137,6 +168,12 @@ void declare_trainer(TrainCommandOptions& o, config::Schema& schema) {
   trainer.key("batch_size", o.batch_size, "Samples in a batch of each rank").at_least(1).common();
   trainer.key("batch_per_machine", o.batch_per_machine, "batch_size is that of a machine, which its ranks share");
   declare_forward_pass(o, schema);
+  trainer.key("mixup_alpha", o.mixup_alpha, "Of mixup, in the training; 0: none. With cutmix too: one of both")
+      .at_least(0);
+  trainer.key("cutmix_alpha", o.cutmix_alpha, "Of cutmix, in the training; 0: none").at_least(0);
+  trainer
+      .key("top_k", o.top_k, "Evaluations tell the share of samples whose class is among the k best too, for these k")
+      .at_least(1);
   trainer.key("accumulation", o.accumulation, "Batches in a step of the optimizer").at_least(1);
   trainer.key("clip_grad_norm", o.clip_grad_norm, "The largest norm of all gradients; 0: no limit").at_least(0);
   trainer.key("ema_decay", o.ema_decay, "Decay of averaged weights, which evaluations then use; 0: none").between(0, 1);
@@ -193,10 +230,47 @@ std::string lost_momentum(const TrainCommandOptions& o, const config::Schema& sc
       key);
 }
 
+// Data of the other formats are tensors, to which no transform is applied.
+bool has_pictures(DataFormat format) {
+  return format != DataFormat::kMnist && format != DataFormat::kFake;
+}
+
+// Lines about the keys that say which samples there are.
+std::string wrong_data(const TrainCommandOptions& o, const config::Schema& schema) {
+  std::string text = missing(schema, "data.train", o.train) + missing(schema, "data.test", o.test);
+  const bool is_fake = o.format == DataFormat::kFake;
+  if (o.train.empty() && !is_fake) {
+    text += "data.train: expected the folder, pack or files of the training; this required key is not given\n";
+  }
+  if (is_fake && (!o.train.empty() || !o.test.empty())) {
+    text += "data.train and data.test are not for format fake, whose pictures are generated\n";
+  }
+  if (has_pictures(o.format)) {
+    text += wrong_transforms("data.transforms", o.transforms);
+  } else if (!o.transforms.empty() || !o.test_transforms.empty()) {
+    text += fmt::format("data.transforms are not for format {}, whose pictures are normalized tensors\n",
+                        is_fake ? "fake" : "mnist");
+  }
+  const bool has_own_test = o.format != DataFormat::kImageFolder && o.format != DataFormat::kPack && !is_fake;
+  if (o.validation_share >= 1) {
+    text += fmt::format("data.validation_share: expected a number below 1, found {}\n", o.validation_share);
+  }
+  if (o.validation_share > 0 && !o.test.empty()) {
+    text += "data.validation_share: data.test is given too; expected one of both\n";
+  }
+  if (o.validation_share > 0 && has_own_test) {
+    text += "data.validation_share is not for this data.format, which has a test of its own\n";
+  }
+  if (o.patience > 0 && o.test.empty() && o.validation_share == 0 && !has_own_test) {
+    text += "trainer.patience needs data.test or data.validation_share\n";
+  }
+  return text;
+}
+
 // Lines about keys that an evaluation alone has too.
 std::string wrong_keys(const TrainCommandOptions& o) {
   std::string text;
-  if (o.format != DataFormat::kMnist) text += wrong_transforms("data.test_transforms", o.test_transforms);
+  if (has_pictures(o.format)) text += wrong_transforms("data.test_transforms", o.test_transforms);
   if ((o.model == "custom") == o.shared_object.empty()) {
     text += o.shared_object.empty() ? "model.name: custom needs model.shared_object\n"
                                     : "model.shared_object needs model.name: custom\n";
@@ -222,6 +296,7 @@ Status mistakes(std::string lines) {
 
 void declare_model_file(TrainCommandOptions& o, options::Table& table) {
   declare_samples(o, table);
+  declare_share(o, table);
   declare_pictures(o, table);
   declare_structure(o, table);
   declare_forward_pass(o, table);
@@ -256,15 +331,10 @@ void declare(TrainCommandOptions& o, config::Schema& schema) {
 }
 
 Status check(const TrainCommandOptions& o, const config::Schema& schema) {
-  std::string text = missing(schema, "data.train", o.train) + missing(schema, "data.test", o.test) +
-                     missing(schema, "model.shared_object", o.shared_object) +
+  std::string text = wrong_data(o, schema) + missing(schema, "model.shared_object", o.shared_object) +
                      missing(schema, "model.weights", o.weights);
-  if (o.format != DataFormat::kMnist) {
-    text += wrong_transforms("data.transforms", o.transforms);
-  } else if (o.transforms != TrainCommandOptions().transforms || !o.test_transforms.empty()) {
-    text += "data.transforms are not for format mnist, whose pictures are normalized tensors\n";
-  }
   if (o.new_head && o.weights.empty()) text += "model.new_head needs model.weights\n";
+  if (!o.weights_key.empty() && o.weights.empty()) text += "model.weights_key needs model.weights\n";
   text += wrong_keys(o);
   if (o.betas.size() != 2) text += fmt::format("optimizer.betas: expected two numbers, found {}\n", o.betas.size());
   if (o.schedule == "multistep" && !std::is_sorted(o.milestones.begin(), o.milestones.end())) {
@@ -277,8 +347,6 @@ Status check(const TrainCommandOptions& o, const config::Schema& schema) {
     text += "schedule.warmup is not for schedule.name: one_cycle, which begins with a warm-up of its own\n";
   text += lost_momentum(o, schema);
   if (o.ema_decay >= 1) text += "trainer.ema_decay: expected a number below 1\n";
-  const bool has_test = !o.test.empty() || (o.format != DataFormat::kImageFolder && o.format != DataFormat::kPack);
-  if (o.patience > 0 && !has_test) text += "trainer.patience needs data.test\n";
   if (o.resume && !o.save) text += "checkpoint.resume needs checkpoint.save\n";
   return mistakes(std::move(text));
 }

@@ -9,11 +9,13 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/c10d/cuda.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/dataset.h"
+#include "lockstep/data/views.h"
 #include "lockstep/datasets/image_dataset.h"
 #include "lockstep/nn/lr_scheduler.h"
 #include "lockstep/trainer/trainer.h"
@@ -40,12 +42,53 @@ struct TrainCommandData {
   std::shared_ptr<const data::Dataset> train;
   std::shared_ptr<const data::Dataset> test;  // null: no evaluation
   std::vector<std::string> classes;           // names; MNIST has digits
+  std::vector<std::int64_t> labels = {};      // of the training's samples
 };
 
 TrainCommandData open_data(const TrainCommandOptions& options);
 // The data of an evaluation alone: options.test, with the numbers that `classes` have there. A class that is not among
-// them is an error. `train` is null.
-TrainCommandData open_test_data(const TrainCommandOptions& options, const std::vector<std::string>& classes);
+// them is an error. With `in_parts` it has exactly these classes, and is split as data.validation_share has split it in
+// the training: `train` and `test` are its parts, both with the transforms of the evaluation. Else `train` is null.
+TrainCommandData open_test_data(const TrainCommandOptions& options, const std::vector<std::string>& classes,
+                                bool in_parts = false);
+
+// A part of a dataset that knows the whole.
+class DataPart final : public data::Subset {
+ public:
+  DataPart(const std::shared_ptr<const data::Dataset>& whole, std::vector<std::int64_t> indices)
+      : data::Subset(whole, std::move(indices)), whole_(whole) {}
+  const data::Dataset& whole() const { return *whole_; }
+
+ private:
+  std::shared_ptr<const data::Dataset> whole_;
+};
+
+// The pictures behind a dataset or a part of one; null: it has none, or they are no files.
+const data::ImageDataset* pictures_of(const data::Dataset& dataset);
+// The index there of sample `index`.
+std::int64_t index_in_pictures(const data::Dataset& dataset, std::int64_t index);
+
+// The indices of both parts of data.validation_share, in ascending order. Class c of n samples gives the evaluation the
+// first round(share * n) of random_split's order for seed + c. Throws std::runtime_error that names a class of which
+// one part would have no sample.
+struct DataParts {
+  std::vector<std::int64_t> training;
+  std::vector<std::int64_t> evaluation;
+};
+DataParts split_by_class(const std::vector<std::int64_t>& labels, const std::vector<std::string>& classes, double share,
+                         std::int64_t seed);
+
+// Samples of each of `classes` classes.
+std::vector<std::int64_t> counts_of(const std::vector<std::int64_t>& labels, std::size_t classes);
+// A line for people where the classes are far from balanced and data.class_balance is none; else empty.
+std::string imbalance_note(const TrainCommandOptions& options, const TrainCommandData& data);
+// The weights of data.class_balance: weights, for each of the model's classes: N / (K n) for a class of n samples, of N
+// in K classes that have some. Undefined for other values.
+torch::Tensor class_weights(const TrainCommandOptions& options, const TrainCommandData& data, std::int64_t num_classes);
+
+// Makes some samples of the dataset, as the loader would. Throws its error when a picture cannot be decoded, or when
+// their shapes differ.
+void try_samples(const char* key, const data::Dataset& dataset);
 // Pictures that this rank could not decode so far, of both datasets.
 std::vector<data::CorruptFile> corrupt_files_of_rank(const TrainCommandData& data);
 // Those that no rank could decode so far, by name. Collective.
@@ -55,7 +98,8 @@ std::vector<data::CorruptFile> corrupt_files(const TrainCommandData& data);
 // is CUDA.
 CudaSupport find_cuda(const TrainCommandOptions& options);
 torch::Device device_of(const TrainCommandOptions& options, const CudaSupport& cuda);
-data::DataLoaderOptions train_loader_options(const TrainCommandOptions& options, torch::Device device);
+data::DataLoaderOptions train_loader_options(const TrainCommandOptions& options, const TrainCommandData& data,
+                                             torch::Device device);
 // Of an evaluation with batches of this size.
 data::DataLoaderOptions test_loader_options(const TrainCommandOptions& options, torch::Device device,
                                             std::int64_t batch_size);
@@ -75,10 +119,20 @@ struct TrainCommandModel {
   std::shared_ptr<torch::nn::Module> model;
   torch::nn::AnyModule forward;
   std::int64_t num_classes = 0;
-  std::string weights_note;  // what people should know of model.weights
+  std::string weights_note;                                     // what people should know of model.weights
+  torch::Tensor class_weights = {};                             // of the loss in the training; undefined: all 1
+  std::vector<std::shared_ptr<torch::nn::Module>> frozen = {};  // stay in evaluation mode
 };
 TrainCommandModel make_model(const TrainCommandOptions& options, const TrainCommandData& data,
                              const torch::Tensor& sample);
+
+// Freezes what model.freeze names. Returns the modules among it.
+std::vector<std::shared_ptr<torch::nn::Module>> freeze(torch::nn::Module& model, const std::vector<std::string>& names);
+
+// The batch mixed with itself, as trainer.mixup_alpha and cutmix_alpha say. `number`: of the batch among those of all
+// ranks in the epoch.
+data::Example mixed(const data::Example& batch, const TrainCommandOptions& options, std::int64_t num_classes,
+                    std::int64_t epoch, std::int64_t number);
 
 // The loss and the scores of a batch.
 StepOutput forward(TrainCommandModel& model, const TrainCommandOptions& options, const data::Example& batch);

@@ -75,6 +75,12 @@ void show_weights(report::SummaryWriter& summary, std::int64_t epoch, const torc
   }
 }
 
+// As trainer_options() gives them to the Trainer, behind 1.
+std::vector<std::int64_t> more_than_one(std::vector<std::int64_t> top_k) {
+  std::erase_if(top_k, [](std::int64_t k) { return k <= 1; });
+  return top_k;
+}
+
 template <typename T>
 T opened(Result<T> result) {
   TORCH_CHECK_VALUE(result.ok(), "output: ", result.status().message());
@@ -229,6 +235,10 @@ void TrainCommandReport::evaluation(const Evaluation& found) {
   // (is_part in studio/src/report/page/curves_section.cpp).
   report::Scalars scalars{{"loss", found.loss}};
   if (!found.accuracies.empty()) scalars.emplace_back("accuracy", found.accuracies[0]);
+  const std::vector<std::int64_t> more = more_than_one(options_.top_k);
+  for (std::size_t i = 0; i < more.size() && i + 1 < found.accuracies.size(); ++i) {
+    scalars.emplace_back(fmt::format("top{}", more[i]), found.accuracies[i + 1]);
+  }
   log_.evaluation(found.epoch, {.seconds = found.seconds, .samples = found.samples, .scalars = scalars});
   for (const auto& [name, value] : scalars) summary_.add_scalar("epoch/test_" + name, value, found.epoch);
   const auto classes = static_cast<std::int64_t>(classes_.size());
@@ -239,6 +249,9 @@ void TrainCommandReport::evaluation(const Evaluation& found) {
   if (found.is_best) log_worst();
   std::string results = fmt::format("loss {:.4f}", found.loss);
   if (!found.accuracies.empty()) results += fmt::format(", accuracy {:.2f} %", 100 * found.accuracies[0]);
+  for (std::size_t i = 0; i < more.size() && i + 1 < found.accuracies.size(); ++i) {
+    results += fmt::format(", top-{} {:.2f} %", more[i], 100 * found.accuracies[i + 1]);
+  }
   if (found.is_best) results += ", the best so far";
   if (std::exchange(evaluates_, false) && draws_) return progress_.end(results);
   print(fmt::format("epoch {}/{}: test {}", found.epoch + 1, options_.epochs, results));

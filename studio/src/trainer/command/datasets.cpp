@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <stdexcept>
+#include <utility>
 
 #include "base/printable.h"
 #include "lockstep/c10d/objects.h"
@@ -13,6 +14,7 @@
 #include "lockstep/datasets/packed_images.h"
 #include "lockstep/transforms/parse.h"
 #include "trainer/command/command_parts.h"
+#include "trainer/command/fake_pictures.h"
 #include "trainer/saved_parts.h"
 
 namespace lockstep::trainer_detail {
@@ -37,13 +39,53 @@ const std::string& test_folder(const TrainCommandOptions& options) {
   return options.test.empty() ? options.train : options.test;
 }
 
+std::vector<std::int64_t> labels_of(const data::ImageFolder& folder) {
+  std::vector<std::int64_t> labels;
+  labels.reserve(folder.samples().size());
+  for (const auto& sample : folder.samples()) labels.push_back(sample.label);
+  return labels;
+}
+
+std::vector<std::int64_t> labels_of(const data::PackedImages& packed) {
+  std::vector<std::int64_t> labels;
+  labels.reserve(static_cast<std::size_t>(packed.size()));
+  for (std::int64_t i = 0; i < packed.size(); ++i) labels.push_back(packed.pack().label(i));
+  return labels;
+}
+
+std::vector<std::int64_t> labels_of(const data::Mnist& mnist) {
+  const torch::Tensor labels = mnist.labels().to(torch::kLong).contiguous();
+  return {labels.const_data_ptr<std::int64_t>(), labels.const_data_ptr<std::int64_t>() + labels.numel()};
+}
+
+// Puts the parts of data.validation_share into `data`, whose labels are those of both datasets.
+void take_parts(TrainCommandData& data, const TrainCommandOptions& options,
+                const std::shared_ptr<const data::Dataset>& training,
+                const std::shared_ptr<const data::Dataset>& evaluation) {
+  DataParts parts = with_key("data.validation_share", [&] {
+    return split_by_class(data.labels, data.classes, options.validation_share, options.seed);
+  });
+  std::vector<std::int64_t> labels;
+  labels.reserve(parts.training.size());
+  for (const std::int64_t index : parts.training) labels.push_back(data.labels[static_cast<std::size_t>(index)]);
+  data.labels = std::move(labels);
+  data.train = std::make_shared<const DataPart>(training, std::move(parts.training));
+  data.test = std::make_shared<const DataPart>(evaluation, std::move(parts.evaluation));
+}
+
 template <typename Pictures, typename Open>
 TrainCommandData open_pictures(const TrainCommandOptions& options, const Open& open) {
   const auto train =
       with_key("data.train", [&] { return std::make_shared<const Pictures>(open(options.train, options.transforms)); });
-  TrainCommandData data{train, nullptr, train->classes()};
-  if (options.test.empty()) return data;
+  TrainCommandData data{train, nullptr, train->classes(), labels_of(*train)};
   const auto& texts = options.test_transforms.empty() ? options.transforms : options.test_transforms;
+  if (options.validation_share > 0) {
+    const auto evaluation =
+        with_key("data.train", [&] { return std::make_shared<const Pictures>(open(options.train, texts)); });
+    if (evaluation->size() != train->size()) throw std::runtime_error("data.train: its files change at this moment");
+    take_parts(data, options, train, evaluation);
+  }
+  if (options.test.empty()) return data;
   const auto test = with_key("data.test", [&] { return std::make_shared<const Pictures>(open(options.test, texts)); });
   if (test->classes() != data.classes) {
     throw std::runtime_error(
@@ -77,7 +119,15 @@ TrainCommandData open_cifar(const TrainCommandOptions& options, int classes) {
   const auto& texts = options.test_transforms.empty() ? options.transforms : options.test_transforms;
   const auto test = with_key(
       "data.test", [&] { return std::make_shared<const Cifar>(test_folder(options), false, transforms_of(texts)); });
-  return {train, test, cifar_classes(*train, classes)};
+  return {train, test, cifar_classes(*train, classes), train->labels()};
+}
+
+TrainCommandData open_fake_data(const TrainCommandOptions& options) {
+  const auto pictures = std::make_shared<const FakePictures>(options.fake_size, options.fake_classes,
+                                                             picture_side(options), options.seed);
+  TrainCommandData data{pictures, nullptr, class_numbers(static_cast<int>(options.fake_classes)), pictures->labels()};
+  if (options.validation_share > 0) take_parts(data, options, pictures, pictures);
+  return data;
 }
 
 }  // namespace
@@ -88,8 +138,8 @@ TrainCommandData open_data(const TrainCommandOptions& options) {
       const auto mnist = [](const char* key, const std::string& folder, bool train) {
         return with_key(key, [&] { return std::make_shared<const data::Mnist>(folder, train); });
       };
-      return {mnist("data.train", options.train, true), mnist("data.test", test_folder(options), false),
-              class_numbers(10)};
+      const auto train = mnist("data.train", options.train, true);
+      return {train, mnist("data.test", test_folder(options), false), class_numbers(10), labels_of(*train)};
     }
     case DataFormat::kCifar10: return open_cifar<data::Cifar10>(options, 10);
     case DataFormat::kCifar100: return open_cifar<data::Cifar100>(options, 100);
@@ -97,6 +147,7 @@ TrainCommandData open_data(const TrainCommandOptions& options) {
       return open_pictures<data::PackedImages>(options, [&](const std::string& path, const auto& texts) {
         return data::PackedImages(path, transforms_of(texts), image_options(options));
       });
+    case DataFormat::kFake: return open_fake_data(options);
     case DataFormat::kImageFolder: break;
   }
   return open_pictures<data::ImageFolder>(options, [&](const std::string& path, const auto& texts) {
@@ -105,7 +156,8 @@ TrainCommandData open_data(const TrainCommandOptions& options) {
   });
 }
 
-TrainCommandData open_test_data(const TrainCommandOptions& options, const std::vector<std::string>& classes) {
+TrainCommandData open_test_data(const TrainCommandOptions& options, const std::vector<std::string>& classes,
+                                bool in_parts) {
   TrainCommandData data{nullptr, nullptr, classes};
   const auto transforms = transforms_of(options.test_transforms);
   const auto take = [&](const auto& test, const std::vector<std::string>& found) {
@@ -113,6 +165,9 @@ TrainCommandData open_test_data(const TrainCommandOptions& options, const std::v
         first_other_class({"in the data", text_of_classes(found)}, {"in the model", text_of_classes(classes)});
     if (!other.empty()) throw std::runtime_error(fmt::format("{}: {}", printable(options.test), other));
     data.test = test;
+    if (!in_parts) return;
+    if constexpr (requires { labels_of(*test); }) data.labels = labels_of(*test);
+    take_parts(data, options, test, test);
   };
   with_key("data", [&] {
     switch (options.format) {
@@ -129,7 +184,15 @@ TrainCommandData open_test_data(const TrainCommandOptions& options, const std::v
         const auto test = std::make_shared<const data::PackedImages>(options.test, transforms, image_options(options));
         return take(test, test->classes());
       }
+      case DataFormat::kFake:
+        throw std::runtime_error("the model was trained on generated pictures (data.format: fake), which nobody keeps");
       case DataFormat::kImageFolder: break;
+    }
+    if (in_parts) {
+      const auto test = std::make_shared<const data::ImageFolder>(
+          options.test, transforms,
+          data::ImageFolderOptions{.image = image_options(options), .index = {.allow_empty = options.allow_empty}});
+      return take(test, test->classes());
     }
     // A folder may lack classes of the training.
     const auto numbers = std::make_shared<std::vector<std::int64_t>>();
@@ -154,7 +217,7 @@ TrainCommandData open_test_data(const TrainCommandOptions& options, const std::v
 std::vector<data::CorruptFile> corrupt_files_of_rank(const TrainCommandData& data) {
   std::vector<data::CorruptFile> files;
   for (const auto& dataset : {data.train, data.test}) {
-    const auto* pictures = dynamic_cast<const data::ImageDataset*>(dataset.get());
+    const data::ImageDataset* pictures = dataset ? pictures_of(*dataset) : nullptr;
     if (pictures == nullptr) continue;
     const std::vector<data::CorruptFile> found = pictures->corrupt_files();
     files.insert(files.end(), found.begin(), found.end());

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <stdexcept>
 #include <utility>
 
 #include "base/printable.h"
@@ -127,6 +128,27 @@ std::string json_of(const Results& r) {
   return json.dump(2, ' ', /*ensure_ascii=*/false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
+// The samples to judge.
+TrainCommandData open_evaluated(const EvaluateCommandOptions& o, const TrainedModel& file) {
+  if (o.part == EvaluatedPart::kAll) return open_test_data(o.training, file.classes);
+  const auto parts = file.metadata.find(kModelParts);
+  if (o.training.validation_share == 0 || parts == file.metadata.end()) {
+    throw std::runtime_error(fmt::format(
+        "--part: {} is of a training without data.validation_share, which has no parts", printable(file.path)));
+  }
+  TrainCommandOptions split = o.training;
+  split.seed = file.options.seed;  // whatever seed the transforms get here
+  TrainCommandData data = open_test_data(split, file.classes, /*in_parts=*/true);
+  if (const std::string found = text_of_parts(data); found != parts->second) {
+    throw std::runtime_error(
+        fmt::format("--part: {} now splits into {} samples, and had {} in the training (training and evaluation); its "
+                    "pictures have changed",
+                    printable(o.data), found, printable(parts->second)));
+  }
+  if (o.part == EvaluatedPart::kTraining) data.test = data.train;
+  return data;
+}
+
 int evaluate(EvaluateCommandOptions& o, options::Table& table) {
   const TrainedModel file = open_model(o.model, o.training, table);
   TrainCommandOptions& training = o.training;
@@ -141,7 +163,7 @@ int evaluate(EvaluateCommandOptions& o, options::Table& table) {
   const CudaSupport cuda = find_cuda(training);
   const ProcessGroupGuard group;
   const torch::Device device = device_of(training, cuda);
-  const TrainCommandData data = open_test_data(training, file.classes);
+  const TrainCommandData data = open_evaluated(o, file);
   TrainCommandModel model = make_trained_model(file, training);
   try_test_sample(model, training, first_sample("data", *data.test));
   TrainerOptions settings = trainer_options(training, device, {});
@@ -177,6 +199,12 @@ void declare(EvaluateCommandOptions& o, options::Table& table) {
   auto top = table.section("", "");
   top.key("MODEL", o.model, "The file model.safetensors of a training, or the folder of its run").word();
   top.key("data", o.data, "Folder, pack or files of the evaluation, in the format of the training").required();
+  top.key("part", o.part,
+          {{"all", EvaluatedPart::kAll},
+           {"training", EvaluatedPart::kTraining},
+           {"evaluation", EvaluatedPart::kEvaluation}},
+          "Of a training with data.validation_share and the folder of this training: the part that it has judged, or "
+          "trained on");
   top.key("top_k", o.top_k, "Also the share of samples whose class is among the k best, for these k").at_least(1);
   top.key("format", o.format,
           {{"text", ResultFormat::kText}, {"csv", ResultFormat::kCsv}, {"json", ResultFormat::kJson}},

@@ -102,13 +102,17 @@ std::map<std::string, std::string> model_metadata(TrainCommandOptions options, c
                                                   const torch::Tensor& training_sample, const torch::Tensor& sample,
                                                   std::int64_t test_batch_size) {
   options.test_batch_size = test_batch_size;
-  if (options.test_transforms.empty() && options.format != DataFormat::kMnist) {
+  if (options.test_transforms.empty() && options.format != DataFormat::kMnist && options.format != DataFormat::kFake) {
     options.test_transforms = options.transforms;
   }
   return {{kConfig, config_text(std::move(options))},
           {kModelClasses, text_of_classes(classes)},
           {kInput, fmt::format("{}", fmt::join(sample.sizes(), " "))},
           {kTrainingInput, fmt::format("{}", fmt::join(training_sample.sizes(), " "))}};
+}
+
+std::string text_of_parts(const TrainCommandData& data) {
+  return fmt::format("{} {}", data.train->size(), data.test->size());
 }
 
 TrainedModel read_trained_model(const fs::path& path) {

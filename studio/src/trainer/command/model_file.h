@@ -4,6 +4,7 @@
 //   lockstep.classes         the names of the classes, one a line
 //   lockstep.input           the shape of a sample of the evaluation, "3 224 224"
 //   lockstep.training_input  that of a sample of the training, for which the model was made
+//   lockstep.parts           with data.validation_share the samples of the training and of the evaluation, "58 14"
 //   lockstep.epochs, lockstep.step, lockstep.loss, lockstep.accuracy   TrainerOptions::model_file
 #pragma once
 
@@ -21,6 +22,10 @@
 namespace lockstep::trainer_detail {
 
 inline constexpr const char* kModelClasses = "lockstep.classes";
+inline constexpr const char* kModelParts = "lockstep.parts";
+
+// The numbers of samples of both parts of data.validation_share.
+std::string text_of_parts(const TrainCommandData& data);
 
 // All entries but those of the Trainer. `test_batch_size`: of this training's evaluations.
 std::map<std::string, std::string> model_metadata(TrainCommandOptions options, const std::vector<std::string>& classes,

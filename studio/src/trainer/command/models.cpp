@@ -93,8 +93,10 @@ AnyModule from_library(const TrainCommandOptions& options, const ModelRequest& r
 AnyModule built_in(const TrainCommandOptions& o, const ModelRequest& r) {
   const models::ResNetOptions resnet{
       .num_classes = r.num_classes, .in_channels = r.channels, .small_images = o.small_images};
-  const models::VisionTransformerOptions transformer{
-      .image_size = o.image_size, .patch_size = o.patch_size, .num_classes = r.num_classes, .in_channels = r.channels};
+  const models::VisionTransformerOptions transformer{.image_size = picture_side(o),
+                                                     .patch_size = o.patch_size,
+                                                     .num_classes = r.num_classes,
+                                                     .in_channels = r.channels};
   if (o.model == "resnet18") return AnyModule(models::resnet18(resnet));
   if (o.model == "resnet34") return AnyModule(models::resnet34(resnet));
   if (o.model == "resnet50") return AnyModule(models::resnet50(resnet));

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <stdexcept>
 
 #include "c10d/cuda_library.h"
@@ -44,8 +45,8 @@ namespace {
 data::DataLoaderOptions loader_options(const TrainCommandOptions& options, torch::Device device) {
   data::DataLoaderOptions loader;
   loader.seed = static_cast<std::uint64_t>(options.seed);
-  // MNIST is in memory: its batches take less time than handing them over.
-  if (options.format != DataFormat::kMnist) {
+  // These are in memory: their batches take less time than handing them over.
+  if (options.format != DataFormat::kMnist && options.format != DataFormat::kFake) {
     if (options.workers < 0) {
       loader.num_workers = data::kAutoWorkers;
     } else {
@@ -58,14 +59,20 @@ data::DataLoaderOptions loader_options(const TrainCommandOptions& options, torch
 
 }  // namespace
 
-data::DataLoaderOptions train_loader_options(const TrainCommandOptions& options, torch::Device device) {
+data::DataLoaderOptions train_loader_options(const TrainCommandOptions& options, const TrainCommandData& data,
+                                             torch::Device device) {
   data::DataLoaderOptions loader = loader_options(options, device);
   if (options.batch_per_machine) {
     loader.machine_batch_size = options.batch_size;
   } else {
     loader.batch_size = options.batch_size;
   }
-  loader.shuffle = true;
+  if (options.class_balance == ClassBalance::kSampling) {
+    loader.sampler =
+        std::make_shared<const data::WeightedSampler>(data::balanced_weights(data.labels), std::ssize(data.labels));
+  } else {
+    loader.shuffle = true;
+  }
   return loader;
 }
 
@@ -98,6 +105,9 @@ TrainerOptions trainer_options(const TrainCommandOptions& o, torch::Device devic
   t.seed = static_cast<std::uint64_t>(o.seed);
   t.limit_batches = o.limit_batches;
   t.evaluate_every = o.evaluate_every;
+  for (const std::int64_t k : o.top_k) {
+    if (k > 1) t.top_k.push_back(k);
+  }
   t.monitor = o.monitor == Metric::kLoss ? Monitor::kLoss : Monitor::kAccuracy;
   t.patience = o.patience;
   t.min_delta = o.min_delta;
@@ -109,6 +119,30 @@ TrainerOptions trainer_options(const TrainCommandOptions& o, torch::Device devic
   t.profile_steps = o.profile_steps;
   t.profile_file = output / kProfileName;
   return t;
+}
+
+void try_samples(const char* key, const data::Dataset& dataset) {
+  constexpr std::int64_t kMost = 16;
+  const std::int64_t count = std::min(kMost, dataset.size());
+  std::vector<std::int64_t> indices;
+  for (std::int64_t i = 0; i < count; ++i) {
+    indices.push_back(count == 1 ? 0 : i * (dataset.size() - 1) / (count - 1));
+  }
+  with_key(key, [&] {
+    // A round for each of them at most.
+    for (std::int64_t round = 0; round < count && !indices.empty(); ++round) {
+      try {
+        dataset.get_batch(indices);
+        return;
+      } catch (const data::SamplesToReplace& corrupt) {  // a loader would take others
+        std::erase_if(indices, [&](std::int64_t index) {
+          return std::count(corrupt.indices().begin(), corrupt.indices().end(), index) > 0;
+        });
+      } catch (const data::SkippedSample&) {  // all of them: a loader would take others
+        return;
+      }
+    }
+  });
 }
 
 torch::Tensor first_sample(const char* key, const data::Dataset& dataset) {
@@ -124,10 +158,18 @@ torch::Tensor first_sample(const char* key, const data::Dataset& dataset) {
 }
 
 StepOutput forward(TrainCommandModel& model, const TrainCommandOptions& options, const data::Example& batch) {
+  if (model.model->is_training()) {
+    for (const auto& frozen : model.frozen) {
+      if (frozen->is_training()) frozen->eval();
+    }
+  }
   torch::Tensor scores = model.forward.forward(batch.data);
   namespace F = torch::nn::functional;
   const auto loss = F::CrossEntropyFuncOptions().label_smoothing(options.label_smoothing);
-  if (model.model->is_training()) return {F::cross_entropy(scores, batch.target, loss), scores};
+  if (model.model->is_training()) {
+    const auto balanced = F::CrossEntropyFuncOptions(loss).weight(model.class_weights);
+    return {F::cross_entropy(scores, batch.target, balanced), scores};
+  }
   // An evaluation adds up the samples' losses as doubles: how they are split into batches and ranks hardly matters.
   const torch::Tensor losses =
       F::cross_entropy(scores, batch.target, F::CrossEntropyFuncOptions(loss).reduction(torch::kNone));

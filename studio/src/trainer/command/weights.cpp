@@ -2,10 +2,14 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <map>
+#include <optional>
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/checkpoint/errors.h"
@@ -36,10 +40,50 @@ std::string saved_classes(const std::string& path) {
   return "";
 }
 
+// The file in a folder: the newest of a folder of checkpoints, the model in the folder of a run. Folders that are one
+// state dict (of distributed checkpoints, with an index of files) stay.
+std::string file_of(const std::string& path) {
+  namespace fs = std::filesystem;
+  if (!fs::is_directory(path)) return path;
+  std::string newest;
+  for (const auto& entry : fs::directory_iterator(path)) {
+    const std::string name = entry.path().filename().native();
+    if (name.starts_with("step-") && name.ends_with(".ckpt")) newest = std::max(newest, name);
+  }
+  if (!newest.empty()) return fs::path(path) / newest;
+  const fs::path model = fs::path(path) / kModelName;
+  return fs::exists(model) ? model.native() : path;
+}
+
+// The state dict in a file that may hold more. `entry`: model.weights_key; without it the only usual one there is,
+// which it is set to.
+checkpoint::StateDict read_entry(const std::string& path, std::string& entry) {
+  try {
+    return checkpoint::read_state_dict(path, torch::kCPU, entry);
+  } catch (const checkpoint::CheckpointError& error) {
+    if (!entry.empty() || error.code() != ErrorCode::kMismatch) throw;
+    std::optional<checkpoint::StateDict> found;
+    for (const char* usual : {"state_dict", "model", "model_state_dict"}) {
+      try {
+        checkpoint::StateDict state = checkpoint::read_state_dict(path, torch::kCPU, usual);
+        if (found) {
+          throw std::runtime_error(fmt::format(
+              "{}: '{}' and '{}' are state dicts; set model.weights_key to one of them", path, entry, usual));
+        }
+        found = std::move(state);
+        entry = usual;
+      } catch (const checkpoint::CheckpointError&) {  // not there, or no state dict
+      }
+    }
+    if (found) return *std::move(found);
+    throw std::runtime_error(fmt::format("{}; the key model.weights_key names it", error.what()));
+  }
+}
+
 // A checkpoint of a Trainer holds more than the model; its generators tell it from a state dict. Averages are what its
 // evaluations have judged, so they take the place of the values that they are averages of.
-Weights read_weights(const std::string& path, const torch::nn::Module& model) {
-  const checkpoint::StateDict state = checkpoint::read_state_dict(path);
+Weights read_weights(const std::string& path, std::string& entry, const torch::nn::Module& model) {
+  const checkpoint::StateDict state = read_entry(path, entry);
   if (!state.contains("generator.cpu")) return {state, saved_classes(path)};
   Weights weights{checkpoint::strip_prefix(state, "model."), saved_classes(path)};
   std::map<std::string, torch::Tensor> averages;
@@ -76,8 +120,10 @@ std::string only_other_layer(const checkpoint::IncompatibleKeys& keys, const che
 
 std::string load_weights(torch::nn::Module& model, const TrainCommandOptions& options,
                          const std::vector<std::string>& classes) {
-  const std::string& path = options.weights;
-  const Weights weights = with_key("model.weights", [&] { return read_weights(path, model); });
+  std::string entry = options.weights_key;
+  const std::string path = with_key("model.weights", [&] { return file_of(options.weights); });
+  const Weights weights = with_key(options.weights_key.empty() ? "model.weights" : "model.weights_key",
+                                   [&] { return read_weights(path, entry, model); });
   std::string advice;
   try {
     const auto left_out = checkpoint::load_state_dict(model, weights.state, /*strict=*/false);
@@ -94,6 +140,8 @@ std::string load_weights(torch::nn::Module& model, const TrainCommandOptions& op
     throw std::runtime_error(fmt::format("model.weights: {}: {}{}", path, error.what(), advice));
   }
   std::vector<std::string> notes;
+  if (path != options.weights) notes.push_back("from " + path);
+  if (entry != options.weights_key) notes.push_back(fmt::format("of the file's entry '{}'", entry));
   if (weights.are_averages)
     notes.emplace_back("the averages of that training (trainer.ema_decay), as it was judged by them");
   if (options.new_head) notes.emplace_back("all layers fit, so model.new_head leaves none out");

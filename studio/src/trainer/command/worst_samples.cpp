@@ -21,7 +21,7 @@ constexpr std::size_t kMost = report::RunLog::kMostSamples;
 
 // What the transforms have subtracted and divided by last; null: nothing.
 const data::Normalize* normalization_of(const data::Dataset& dataset) {
-  const auto* pictures = dynamic_cast<const data::ImageDataset*>(&dataset);
+  const data::ImageDataset* pictures = pictures_of(dataset);
   if (pictures == nullptr) return nullptr;
   const data::Normalize* last = nullptr;
   for (const data::Transform& transform : pictures->transform().transforms()) {
@@ -96,7 +96,7 @@ std::vector<std::string> WorstSamples::names_of(std::int64_t first, std::int64_t
   std::vector<std::int64_t> indices;
   for (std::int64_t position = first; position < first + batch_size_; ++position) {
     const std::int64_t index = get_rank() + ranks * position;
-    if (index < dataset_->size()) indices.push_back(index);
+    if (index < dataset_->size()) indices.push_back(index_in_pictures(*dataset_, index));
   }
   if (std::ssize(indices) > rows) std::erase_if(indices, [&](std::int64_t index) { return corrupt.contains(index); });
   std::vector<std::string> names(static_cast<std::size_t>(rows));
@@ -109,10 +109,11 @@ std::vector<std::string> WorstSamples::names_of(std::int64_t first, std::int64_t
 }
 
 std::string WorstSamples::name_of(std::int64_t index) const {
-  if (const auto* folder = dynamic_cast<const data::ImageFolder*>(dataset_.get())) {
+  const data::ImageDataset* pictures = pictures_of(*dataset_);
+  if (const auto* folder = dynamic_cast<const data::ImageFolder*>(pictures)) {
     return folder->samples()[static_cast<std::size_t>(index)].path;
   }
-  if (const auto* packed = dynamic_cast<const data::PackedImages*>(dataset_.get())) {
+  if (const auto* packed = dynamic_cast<const data::PackedImages*>(pictures)) {
     return std::string(packed->pack().name(index));
   }
   return "test sample " + std::to_string(index);
@@ -121,7 +122,7 @@ std::string WorstSamples::name_of(std::int64_t index) const {
 // By index: `cat/1.jpg` is the end of another picture's name, `bobcat/1.jpg`.
 std::set<std::int64_t> WorstSamples::corrupt_samples() const {
   std::set<std::int64_t> samples;
-  const auto* pictures = dynamic_cast<const data::ImageDataset*>(dataset_.get());
+  const data::ImageDataset* pictures = pictures_of(*dataset_);
   if (pictures == nullptr) return samples;
   for (const data::CorruptFile& file : pictures->corrupt_files()) samples.insert(file.index);
   return samples;
