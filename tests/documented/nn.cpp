@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/c10d/distributed.h"
+#include "lockstep/c10d/functional.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/torch_file.h"
 #include "lockstep/data/data_loader.h"
@@ -17,6 +18,7 @@
 #include "lockstep/models/mobilenet_v3.h"
 #include "lockstep/models/resnet.h"
 #include "lockstep/models/vision_transformer.h"
+#include "lockstep/nn/activation_checkpoint.h"
 #include "lockstep/nn/average_gradients.h"
 #include "lockstep/nn/distributed_data_parallel.h"
 #include "lockstep/nn/exponential_moving_average.h"
@@ -47,31 +49,24 @@ using data::DataLoader;
   optimizer.step();
 }
 
-using Segment = std::function<torch::Tensor(const torch::Tensor&)>;  // must live until the backward pass has ended
-
-struct ActivationCheckpoint : torch::autograd::Function<ActivationCheckpoint> {
-  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
-                               const Segment* segment) {
-    context->save_for_backward({x});
-    context->saved_data["segment"] = reinterpret_cast<std::int64_t>(segment);
-    return (*segment)(x);
+[[maybe_unused]] void checkpointed(Net& net, Net& block, const torch::Tensor& x) {
+  {
+    const torch::Tensor y = activation_checkpoint([&](const torch::Tensor& value) { return net->forward(value); }, x);
   }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 torch::autograd::variable_list gradients) {
-    const torch::Tensor x = context->get_saved_variables()[0].detach().requires_grad_();
-    torch::Tensor y;
-    {
-      const torch::AutoGradMode with_gradients(true);
-      y = (*reinterpret_cast<const Segment*>(context->saved_data["segment"].toInt()))(x);
-    }
-    torch::autograd::backward({y}, {gradients[0]});
-    return {x.grad(), torch::Tensor()};
+  {
+    torch::Tensor y = lockstep::activation_checkpoint([&](const torch::Tensor& x) { return block->forward(x); }, x);
   }
-};
+  const auto segment = [&](const torch::Tensor& value) { return block->forward(value); };
+  const torch::Tensor y = activation_checkpoint(segment, x);
+}
 
-[[maybe_unused]] torch::Tensor checkpointed(const torch::Tensor& x, const Segment& segment) {
-  const torch::Tensor y = ActivationCheckpoint::apply(x, &segment);
-  return y;
+[[maybe_unused]] void through_a_collective(Loss loss_of, const torch::Tensor& features) {
+  {
+    const torch::Tensor all = functional::all_gather_into_tensor(features);  // [ranks * n, ...]
+    loss_of(features, all).backward();
+  }
+  const torch::Tensor all = lockstep::functional::all_gather_into_tensor(features);  // [ranks * n, ...]
+  loss_of(features, all).backward();
 }
 
 [[maybe_unused]] void no_sync(DistributedDataParallel<Net>& ddp, torch::optim::SGD& optimizer, Loss loss_of,

@@ -94,6 +94,11 @@ TEST(DdpExamplesMulti, RanksWithDifferentNumbersOfBatches) {
                    "Rank 2 stopped with the first after 3" + same}));
 }
 
+TEST(DdpExamplesMulti, TwoModelsInOneLoop) {
+  EXPECT_EQ(run_example("ddp_gan", 2), (Lines{"Rank 0 has the generator of all ranks, which has found the mean",
+                                              "Rank 1 has the generator of all ranks, which has found the mean"}));
+}
+
 TEST(DdpExamplesMulti, PrecisionsAndWhatTheySend) {
   const Lines lines = run_example("ddp_precision", 2, {"5"});
   ASSERT_EQ(lines.size(), 4U);

@@ -8,6 +8,7 @@
 
 #include "lockstep/c10d/device_mesh.h"                   // IWYU pragma: export
 #include "lockstep/c10d/distributed.h"                   // IWYU pragma: export
+#include "lockstep/c10d/functional.h"                    // IWYU pragma: export
 #include "lockstep/c10d/objects.h"                       // IWYU pragma: export
 #include "lockstep/checkpoint/checkpoint.h"              // IWYU pragma: export
 #include "lockstep/checkpoint/checkpoint_manager.h"      // IWYU pragma: export
@@ -26,6 +27,7 @@
 #include "lockstep/elastic/micro_batch_loader.h"         // IWYU pragma: export
 #include "lockstep/launch/preemption.h"                  // IWYU pragma: export
 #include "lockstep/launch/spawn.h"                       // IWYU pragma: export
+#include "lockstep/nn/activation_checkpoint.h"           // IWYU pragma: export
 #include "lockstep/nn/as_module.h"                       // IWYU pragma: export
 #include "lockstep/nn/average_gradients.h"               // IWYU pragma: export
 #include "lockstep/nn/captured_step.h"                   // IWYU pragma: export

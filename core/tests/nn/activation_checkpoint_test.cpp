@@ -1,0 +1,82 @@
+// Activation checkpointing alone: the same gradients as without, with everything that surrounds a segment. Under
+// DistributedDataParallel: ddp_checkpointing_test.cpp. Less than a second.
+#include "lockstep/nn/activation_checkpoint.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "lockstep/nn/mixed_precision.h"
+
+namespace lockstep::test {
+namespace {
+
+using torch::Tensor;
+
+// The gradients of `parameters` and `x` of loss(x), with the random numbers of seed 3.
+std::vector<Tensor> gradients_of(const std::function<Tensor(const Tensor&)>& loss, const Tensor& x,
+                                 const std::vector<Tensor>& parameters) {
+  for (const Tensor& one : parameters) one.mutable_grad().reset();
+  const Tensor input = x.detach().requires_grad_(x.requires_grad());
+  torch::manual_seed(3);
+  const Tensor value = loss(input);
+  torch::rand({7});  // draws before the backward pass do not matter
+  value.backward();
+  std::vector<Tensor> result{torch::rand({2})};  // neither does the backward pass matter to later draws
+  for (const Tensor& one : parameters) result.push_back(one.grad());
+  if (x.requires_grad()) result.push_back(input.grad());
+  return result;
+}
+
+void expect_same(const std::vector<Tensor>& ours, const std::vector<Tensor>& theirs) {
+  ASSERT_EQ(ours.size(), theirs.size());
+  for (std::size_t i = 0; i < ours.size(); ++i) EXPECT_TRUE(torch::equal(ours[i], theirs[i])) << i;
+}
+
+TEST(ActivationCheckpoint, KeepsGeneratorsAndAutocast) {
+  torch::nn::Sequential block(torch::nn::Linear(6, 8), torch::nn::Dropout(0.4), torch::nn::Linear(8, 3));
+  for (const bool half : {false, true}) {
+    for (const bool needs : {false, true}) {
+      const Tensor x = torch::randn({5, 6}).requires_grad_(needs);
+      std::optional<torch::Dtype> seen;
+      const auto loss = [&](bool kept) {
+        return [&, kept](const Tensor& input) {
+          std::optional<Autocast> autocast;
+          if (half) autocast.emplace(torch::kCPU);
+          const auto segment = [&](const Tensor& value) {
+            const Tensor y = block->forward(value);
+            EXPECT_EQ(y.scalar_type(), half ? torch::kBFloat16 : torch::kFloat);
+            return y;
+          };
+          return (kept ? activation_checkpoint(segment, input) : segment(input)).square().sum();
+        };
+      };
+      expect_same(gradients_of(loss(true), x, block->parameters()), gradients_of(loss(false), x, block->parameters()));
+    }
+  }
+}
+
+TEST(ActivationCheckpoint, TakesAndReturnsSeveralTensorsAndNests) {
+  torch::nn::Embedding table(10, 4);
+  torch::nn::Linear line(4, 4);
+  std::vector<Tensor> parameters = table->parameters();
+  for (const Tensor& one : line->parameters()) parameters.push_back(one);
+  const Tensor index = torch::tensor({1, 4, 4}, torch::kLong);
+  const auto loss = [&](bool kept) {
+    return [&, kept](const Tensor& x) {
+      const auto inner = [&](const Tensor& value) { return torch::tanh(line(value)); };
+      const auto outer = [&, kept, inner](const Tensor& which, const Tensor& value) {
+        const Tensor rows = table(which) + value;
+        return std::vector<Tensor>{kept ? activation_checkpoint(inner, rows) : inner(rows), rows.sum(), which};
+      };
+      const auto out = kept ? activation_checkpoint(outer, index, x) : outer(index, x);
+      return out[0].square().sum() + out[1];
+    };
+  };
+  const Tensor x = torch::randn({3, 4}).requires_grad_();
+  expect_same(gradients_of(loss(true), x, parameters), gradients_of(loss(false), x, parameters));
+  const torch::NoGradGuard no_grad;
+  EXPECT_FALSE(activation_checkpoint([&](const Tensor& value) { return line(value); }, x).requires_grad());
+}
+
+}  // namespace
+}  // namespace lockstep::test
