@@ -48,6 +48,7 @@ Result<std::vector<Command>> WorkerGroup::make_commands(const std::string& execu
     Command& command = commands.emplace_back(common);
     Variables variables = worker_variables(job_, local_rank);
     variables.emplace_back("TORCHELASTIC_ERROR_FILE", error_files_.emplace_back(job_.error_files->make_file()));
+    recorders_.add_to(variables);
     const auto number = static_cast<std::size_t>(local_rank);
     if (number < options_.worker_variables.size()) {
       const Variables& more = options_.worker_variables[number];
@@ -133,7 +134,7 @@ Result<bool> WorkerGroup::step(ProcessTree& tree) {
   }
   LOCKSTEP_RETURN_IF_ERROR(take_exits(tree));
   serve_nodes(tree);
-  if (polled[1].revents != 0) pass_on_signal(tree);
+  if (polled[1].revents != 0) pass_on_signal(tree, signals_.take_for_workers());
   if (polled[0].revents != 0 && !take_signal(tree)) return false;
   if (all_is_well()) standby_.start_if_due();
   if (look_at_.expired()) look_for_early_ends();
@@ -165,6 +166,7 @@ Status WorkerGroup::take_exits(ProcessTree& tree) {
     LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<Exit> exit, tree.next_exit());
     if (!exit) return {};
     exited_[static_cast<std::size_t>(exit->index)] = true;
+    recorders_.ended(*exit);
     // A worker that exits because we stop it has not failed.
     if (!kill_at_) take_exit(tree, *exit);
   }
@@ -199,9 +201,16 @@ std::optional<int> WorkerGroup::claimed_by_running() const {
   return !exited_[static_cast<std::size_t>(local_rank)] ? std::optional(local_rank) : std::nullopt;
 }
 
-void WorkerGroup::pass_on_signal(ProcessTree& tree) {
-  const int number = signals_.take_for_workers();
-  if (number != 0 && !kill_at_) (void)tree.signal(number);
+void WorkerGroup::pass_on_signal(ProcessTree& tree, int number) {
+  if (number == 0 || kill_at_) return;
+  if (number != SIGUSR1 || !recorders_.writes_dumps()) {
+    (void)tree.signal(number);
+    return;
+  }
+  recorders_.dump(consoles_.err());
+  for (std::size_t i = 0; i < exited_.size(); ++i) {
+    if (!exited_[i] && takes_signal(tree.pids()[i], number)) (void)tree.signal(number, static_cast<int>(i));
+  }
 }
 
 bool WorkerGroup::take_signal(ProcessTree& tree) {
@@ -243,7 +252,7 @@ void WorkerGroup::serve_nodes(ProcessTree& tree) {
   if (result_.nodes.ok()) result_.nodes = nodes_->serve();
   say_notes(*nodes_, consoles_.err(), options_.nodes.reports);
   for (const int number : nodes_->take_signals()) {
-    if (!kill_at_) (void)tree.signal(number);
+    pass_on_signal(tree, number);
   }
   const JobState& state = nodes_->state();
   const bool goes_on =
@@ -264,6 +273,7 @@ void WorkerGroup::note_failure(const Exit& exit) {
   failure.max_restarts = job_.max_restarts;
   read_error_file(error_files_[static_cast<std::size_t>(exit.index)], failure);
   if (exit.signal == SIGKILL && failure.error.empty()) failure.error = lack_of_memory(memory_kills_, memory_kills());
+  recorders_.dump(consoles_.err());
 }
 
 }  // namespace lockstep::launch

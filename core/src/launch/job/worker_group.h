@@ -8,6 +8,7 @@
 
 #include "launch/job/agent.h"
 #include "launch/job/failure_report.h"
+#include "launch/job/recorders.h"
 #include "launch/job/relay.h"
 #include "launch/job/worker_environment.h"
 #include "launch/output/console.h"
@@ -48,7 +49,8 @@ class WorkerGroup {
         signals_(signals),
         standby_(standby),
         nodes_(nodes),
-        relay_(consoles, logs, signals.fd()) {}
+        relay_(consoles, logs, signals.fd()),
+        recorders_(options, job, logs, signals) {}
 
   // Blocks until no process of the group is left that can be killed, and its output is relayed. An error means that the
   // group could not be run.
@@ -75,8 +77,9 @@ class WorkerGroup {
   // False: this is the second signal, or it asks for the end at once.
   bool take_signal(ProcessTree& tree);
   void begin_stop(ProcessTree& tree, int signal_number);
-  // SIGUSR1 and SIGUSR2 go to the workers, and mean nothing to the launcher.
-  void pass_on_signal(ProcessTree& tree);
+  // SIGUSR1 and SIGUSR2 go to the workers. With --dump-dir SIGUSR1 asks for dumps, and goes on to the workers that take
+  // it: it would end the others.
+  void pass_on_signal(ProcessTree& tree, int number);
   void stop_after_failure(ProcessTree& tree);
   void note_failure(const Exit& exit);
   // Workers that have ended with 0 and for which others wait in vain.
@@ -91,6 +94,7 @@ class WorkerGroup {
   Standby& standby_;
   NodeLink* const nodes_;
   Relay relay_;
+  Recorders recorders_;
   RunResult result_;
   std::vector<std::string> error_files_;  // paths by local rank
   std::vector<bool> exited_;              // by local rank
