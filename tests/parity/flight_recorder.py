@@ -11,6 +11,5 @@ details, version = read_dir(arguments)
 database = build_db(details, arguments, version)
 for one in database.collectives:
     missing = "" if not one.missing_ranks else f", missing {sorted(one.missing_ranks)}"
-    mismatch = "" if one.type_of_mismatch is None else f", {one.type_of_mismatch.state.name}"
     print(f"{one.collective_name} #{one.collective_seq_id} of {one.pg_desc}, {one.input_sizes}, "
-          f"{'good' if one.pass_check else 'bad'}{missing}{mismatch}")
+          f"{'good' if one.pass_check else 'bad'}{missing}")

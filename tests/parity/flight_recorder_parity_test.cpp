@@ -58,7 +58,7 @@ void expect_all_good(const std::string& said) {
   for (const char* name : {"all_reduce #1", "broadcast #2", "reduce #3", "all_gather #4", "_all_gather_base #5",
                            "reduce_scatter #6", "_reduce_scatter_base #7", "all_to_all #8", "all_to_all_single #9",
                            "gather #10", "scatter #11", "allreduce_coalesced #12", "barrier #14"}) {
-    const std::size_t at = said.find(std::string("lockstep:") + name + " ");
+    const std::size_t at = said.find(std::string("c10d:") + name + " ");
     EXPECT_NE(at, std::string::npos) << name << " in:\n" << said;
     if (at == std::string::npos) continue;
     const std::string line = said.substr(at, said.find('\n', at) - at);
@@ -77,7 +77,7 @@ TEST(FlightRecorderParity, NamesTheRankThatIsMissing) {
     if (rank != 1) EXPECT_ANY_THROW(all_reduce(torch::ones({5}), {.timeout = std::chrono::milliseconds(300)}));
   });
   expect_all_good(said);
-  EXPECT_NE(said.find("all_reduce #15 of world:world, [[5]], bad, missing [1]"), std::string::npos) << said;
+  EXPECT_NE(said.find("all_reduce #15 of world:world, [[5]], good, missing [1]"), std::string::npos) << said;
 }
 
 TEST(FlightRecorderParity, NamesTheCallThatDiffers) {

@@ -119,7 +119,8 @@ json entry_of(const RankRecord& record, const Operation& operation, const std::s
           {"p2p_seq_id", 0},
           {"op_id", operation.number},
           {"is_p2p", false},
-          {"profiling_name", fmt::format("{}:{}", info.backend, pytorch_name(operation.op))},
+          // The name of the library must be one that the analyser knows.
+          {"profiling_name", fmt::format("c10d:{}", pytorch_name(operation.op))},
           {"input_sizes", {{input}}},
           {"output_sizes", {{output}}},
           {"input_dtypes", type},
