@@ -7,6 +7,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
+#include "flight/ring.h"
 #include "lockstep/c10d/process_groups.h"
 
 namespace lockstep {
@@ -52,8 +53,14 @@ class DeviceBackend {
   std::string receive_bytes(int from) const;
 
  private:
+  // Through the seam of all calls (c10d/backend/backend_call.h).
+  template <typename Run, typename... Tensors>
+  c10::intrusive_ptr<c10d::Work> call(flight::Op op, bool async, int root, const Run& run,
+                                      const Tensors&... tensors) const;
+
   c10::intrusive_ptr<c10d::Backend> backend_;
-  const GroupBackend* ours_;  // backend_, if it is one of this library's
+  c10::weak_intrusive_ptr<c10d::ProcessGroup> hooks_of_;  // the program's group, whose hooks fire
+  const GroupBackend* ours_;                              // backend_, if it is one of this library's
   torch::Device device_;
   bool has_avg_;
   bool orders_by_stream_;

@@ -19,6 +19,10 @@ void add_completion_command(options::Command& app, const std::string& version);
 // or it does not end; 2 for a name that fits several.
 void add_job_commands(options::Command& app);
 
+// `lockstep inspect`: what the ranks of a running job, or those of dumps, have called last, and what is wrong. Exit
+// codes: 0; 1 when there is nothing to read; 2 for wrong usage.
+void add_inspect_command(options::Command& app);
+
 // `srun lockstep run` needs no option for its nodes: the job runs on all nodes of the Slurm step. In a Slurm step of
 // several tasks every task is a launcher. Fills in what the user has not said: how many nodes there are, this one's
 // number, where they meet, and the job's name. Nothing changes outside of such a step, in a worker of another launcher,

@@ -110,6 +110,11 @@ void declare_output(options::Section group, RunOptions& o) {
   options::Section output = group.variables(kVariables);
   output.key("log_dir", o.job.log_dir,
              "Folder for log files, DIR/RUN_ID/attempt_N/RANK/{stdout,stderr}.log. Empty: a new one in $TMPDIR");
+  group
+      .key("dump_dir", o.job.dump_dir,
+           "Folder for dumps of what ranks called last, DIR/RUN_ID/attempt_N/rank_R.flight: after a failure and at "
+           "SIGUSR1, for `lockstep inspect`. Empty: none")
+      .environment("LOCKSTEP_DUMP_DIR");
   output
       .key_of_text("redirects", o.job.redirects, "0", launch::parse_stream_choice,
                    "Streams that go to log files only: 0 none, 1 stdout, 2 stderr, 3 both, or by local rank: 0:1,1:3")

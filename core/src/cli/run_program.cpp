@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 
 #include "cli/commands.h"
@@ -76,6 +77,15 @@ Status merge_device_ids(const options::Table& table, RunOptions& options) {
   return {};
 }
 
+// Workers may be in another folder.
+Status make_absolute(std::string& folder) {
+  if (folder.empty()) return {};
+  std::error_code error;
+  folder = std::filesystem::absolute(folder, error).string();
+  if (!error) return {};
+  return Status::from_errno("--dump-dir: cannot find the folder of this process", error.value());
+}
+
 int run_on_hosts(const RunOptions& options, const options::Table& table) {
   const auto hosts = to_hosts_options(options, table);
   if (!hosts.ok()) return fail(hosts.status());
@@ -102,6 +112,7 @@ int run(const options::Table& table, RunOptions& options) {
   auto job = to_job_options(options, machine, python ? python->c_str() : nullptr);
   if (!job.ok()) return fail(with_place(table, options, job.status()));
   job->nodes.version = LOCKSTEP_VERSION;
+  if (const Status dumps = make_absolute(job->dump_dir); !dumps.ok()) return fail(dumps);
   if (options.dry_run) return print(launch::describe_plan(job.value()));
   // The leases on GPUs end with this function.
   const auto devices = apply_devices(options, table.find("launch.nproc_per_node")->is_given(), job.value());
@@ -137,6 +148,7 @@ int run_program(int argc, char** argv, const std::shared_ptr<options::Table>& ta
   app.add("doctor", "Look for what is wrong with this machine");
   app.add("bench", "Measure how fast ranks communicate on this machine");
   add_job_commands(app);
+  add_inspect_command(app);
   add_completion_command(app, LOCKSTEP_VERSION);
   return options::run(app, {argv + 1, argv + argc});
 }

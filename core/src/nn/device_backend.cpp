@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "c10d/backend/backend_call.h"
+#include "c10d/world/own_group.h"
 #include "lockstep/c10d/backend_capabilities.h"
 #include "lockstep/c10d/group_backend.h"
 
@@ -27,6 +29,7 @@ ProcessGroup as_member(const ProcessGroup& group) {
 
 DeviceBackend::DeviceBackend(const ProcessGroup& group, torch::Device device)
     : backend_(as_member(group)->getBackend(device.type())),
+      hooks_of_(group_beside(as_member(group))),
       ours_(dynamic_cast<const GroupBackend*>(backend_.get())),
       device_(device),
       has_avg_(capabilities_of(*backend_).has_avg()),
@@ -45,6 +48,13 @@ DeviceBackend DeviceBackend::for_host_data(const ProcessGroup& group, torch::Dev
   return {target, served.empty() ? device : served.front()};
 }
 
+template <typename Run, typename... Tensors>
+c10::intrusive_ptr<c10d::Work> DeviceBackend::call(flight::Op op, bool async, int root, const Run& run,
+                                                   const Tensors&... tensors) const {
+  const ProcessGroup group = hooks_of_.lock();
+  return BackendCall(group.get(), *backend_, op, async, root).call(run, tensors...);
+}
+
 Status DeviceBackend::replaced() const {
   return ours_ == nullptr ? Status() : ours_->replaced();
 }
@@ -61,26 +71,30 @@ c10::intrusive_ptr<c10d::Work> DeviceBackend::start_mean(const torch::Tensor& fl
   c10d::AllreduceOptions options;
   options.reduceOp = has_avg_ ? c10d::ReduceOp::AVG : c10d::ReduceOp::SUM;
   if (!has_avg_) tensors[0].div_(world_size());
-  return backend_->allreduce(tensors, options);
+  return call(
+      flight::Op::kAllReduce, true, -1, [&] { return backend_->allreduce(tensors, options); }, tensors);
 }
 
 c10::intrusive_ptr<c10d::Work> DeviceBackend::start_sum(const torch::Tensor& flat) const {
   std::vector<torch::Tensor> tensors{flat};
-  return backend_->allreduce(tensors);
+  return call(
+      flight::Op::kAllReduce, true, -1, [&] { return backend_->allreduce(tensors); }, tensors);
 }
 
 c10::intrusive_ptr<c10d::Work> DeviceBackend::start_max(const torch::Tensor& flat) const {
   std::vector<torch::Tensor> tensors{flat};
   c10d::AllreduceOptions options;
   options.reduceOp = c10d::ReduceOp::MAX;
-  return backend_->allreduce(tensors, options);
+  return call(
+      flight::Op::kAllReduce, true, -1, [&] { return backend_->allreduce(tensors, options); }, tensors);
 }
 
 c10::intrusive_ptr<c10d::Work> DeviceBackend::start_broadcast(const torch::Tensor& tensor, int root) const {
   std::vector<torch::Tensor> tensors{tensor};
   c10d::BroadcastOptions options;
   options.rootRank = root;
-  return backend_->broadcast(tensors, options);
+  return call(
+      flight::Op::kBroadcast, true, root, [&] { return backend_->broadcast(tensors, options); }, tensors);
 }
 
 void DeviceBackend::broadcast(const torch::Tensor& tensor, int root) const {
@@ -92,7 +106,8 @@ torch::Tensor DeviceBackend::all_gather(const torch::Tensor& flat) const {
   torch::Tensor output = torch::empty({world_size() * flat.numel()}, flat.options());
   c10d::AllgatherOptions options;
   options.asyncOp = false;
-  backend_->_allgather_base(output, input, options)->wait();
+  const auto gather = [&] { return backend_->_allgather_base(output, input, options); };
+  call(flight::Op::kAllGatherIntoTensor, false, -1, gather, output, input)->wait();
   return output.view({world_size(), flat.numel()});
 }
 
@@ -115,7 +130,8 @@ std::vector<torch::Tensor> DeviceBackend::all_gather_uneven(const torch::Tensor&
 void DeviceBackend::all_gather_parts(std::vector<torch::Tensor> parts) const {
   std::vector<torch::Tensor> input{parts[rank()]};
   std::vector<std::vector<torch::Tensor>> outputs{std::move(parts)};
-  backend_->allgather(outputs, input)->wait();
+  const auto gather = [&] { return backend_->allgather(outputs, input); };
+  call(flight::Op::kAllGather, true, -1, gather, outputs, input)->wait();
 }
 
 void DeviceBackend::send_bytes(const std::string& bytes, int to) const {

@@ -12,6 +12,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
+#include "flight/recorder.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/base/status.h"
@@ -58,6 +59,9 @@ class GroupWork : public c10d::Work {
   // call counts.
   void complete_future() LOCKSTEP_EXCLUDES(settle_mutex_);
 
+  // Its entry in the flight recorder, which this work ends.
+  void record_as(const flight::Ticket& ticket) LOCKSTEP_EXCLUDES(settle_mutex_);
+
   // The error of a settled work, if nobody was told of it and nobody asked for its future; else ok.
   Status untold() const LOCKSTEP_EXCLUDES(settle_mutex_);
   // Whether there is one. Takes no lock, so it may be called with any.
@@ -92,6 +96,7 @@ class GroupWork : public c10d::Work {
   mutable std::atomic<bool> told_{false};
   mutable Mutex settle_mutex_;
   Status status_ LOCKSTEP_GUARDED_BY(settle_mutex_);
+  flight::Ticket ticket_ LOCKSTEP_GUARDED_BY(settle_mutex_);
   c10::intrusive_ptr<c10::ivalue::Future> future_ LOCKSTEP_GUARDED_BY(settle_mutex_);
   bool future_taken_ LOCKSTEP_GUARDED_BY(settle_mutex_) = false;  // a thread completes it, or has done so
 };

@@ -21,6 +21,9 @@ ProcessGroup own_group(const ProcessGroup& group, c10::DeviceType device, const 
 // on until the group beside it is left. Does nothing if it is no group of this library's own.
 void keep_own_group(const ProcessGroup& own);
 
+// The group that `group` stands beside, if it is one of this library's own; else `group`.
+ProcessGroup group_beside(const ProcessGroup& group);
+
 // As own_group, but the first call of this `user` makes it, and later ones with this group get that one. For what waits
 // in each call, so that its calls are in one order on all ranks.
 ProcessGroup shared_own_group(const ProcessGroup& group, c10::DeviceType device, const std::string& user);

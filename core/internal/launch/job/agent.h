@@ -93,6 +93,9 @@ struct JobOptions {
   // (redirects) or in addition to it (tee). If log_dir is empty, such streams go to a new folder in $TMPDIR, which is
   // named on stderr.
   std::string log_dir{};
+  // Where dumps of the workers' flight recorders go, when a worker has failed, when a group breaks and at SIGUSR1:
+  // dump_dir/run_id/attempt_N/rank_R.flight. An absolute path; empty: nowhere.
+  std::string dump_dir{};
   NodesOptions nodes{};
   StreamChoice redirects{};
   StreamChoice tee{};

@@ -18,6 +18,19 @@ const char* profile_title(c10d::OpType type, const char* operation) {
   }
 }
 
+static_assert(static_cast<int>(flight::Op::kBarrier) == static_cast<int>(c10d::OpType::BARRIER) &&
+              static_cast<int>(flight::Op::kReduceScatterTensor) ==
+                  static_cast<int>(c10d::OpType::_REDUCE_SCATTER_BASE));
+
+// Some operations share a type.
+flight::Op recorded_op(c10d::OpType type, const char* operation) {
+  if (type == c10d::OpType::COALESCED) {
+    return operation[0] == 'r' ? flight::Op::kReduceScatterTensorCoalesced : flight::Op::kAllGatherIntoTensorCoalesced;
+  }
+  if (type == c10d::OpType::BARRIER && operation[0] == 'm') return flight::Op::kMonitoredBarrier;
+  return static_cast<flight::Op>(type);
+}
+
 }  // namespace
 
 CollectiveCall::CollectiveCall(const std::shared_ptr<GroupCore>& group, const char* operation,
@@ -51,6 +64,16 @@ void CollectiveCall::record(at::TensorList inputs) {
                   c10::ArrayRef<const c10::IValue>(values.data(), values.size()));
 }
 
+void CollectiveCall::begin_record() {
+  noted_.op = recorded_op(options_.type, operation());
+  noted_.waits = options_.blocking == Blocking::kYes;
+  noted_.peer = options_.peer;
+  noted_.number = is_message(options_.type) ? static_cast<std::uint64_t>(options_.tag) : communicator_->sequence() + 1;
+  // The deadline was made from the time of the call.
+  recorded_ =
+      group_->record().begin(noted_, deadline_.is_never() ? flight::Clock::now() : deadline_.when() - options_.timeout);
+}
+
 void CollectiveCall::check(const Status& status, std::uint64_t sequence) const {
   if (status.ok()) return;
   // Messages have no sequence number.
@@ -59,6 +82,8 @@ void CollectiveCall::check(const Status& status, std::uint64_t sequence) const {
 
 void CollectiveCall::refuse(const std::exception& error, std::size_t count) {
   const std::string reason = reason_to_refuse(error);
+  begin_record();
+  recorded_.end(flight::Outcome::kFailed);
   for (std::size_t i = 0; i < count; ++i) {
     // A broken group need not be told.
     Result<comm::Operation> refusal = communicator_->start(comm::Refusal{reason, static_cast<int>(count)});
@@ -87,6 +112,7 @@ at::Tensor CollectiveCall::temporary_for(const at::Tensor& tensor) {
 
 comm::Piece CollectiveCall::output(const at::Tensor& tensor, const char* name) {
   check_writable(tensor, name);
+  count(tensor, noted_.output);
   const bool apart = outputs_.add(tensor);
   if (apart && is_plain_memory(tensor)) {
     keep(tensor);
@@ -101,6 +127,7 @@ comm::Piece CollectiveCall::output(const at::Tensor& tensor, const char* name) {
 comm::ConstPiece CollectiveCall::input(const at::Tensor& tensor, const char* name, const comm::Piece& own,
                                        std::size_t own_at) {
   check_readable(tensor, name);
+  count(tensor, noted_.input);
   if (is_plain_memory(tensor)) {
     const auto* const data = static_cast<const std::byte*>(tensor.const_data_ptr());
     const bool in_place = data + own_at == own.data;
@@ -119,6 +146,7 @@ comm::Piece CollectiveCall::in_place(const at::Tensor& tensor, const char* name)
   const std::size_t copies = copies_.size();
   const comm::Piece piece = output(tensor, name);
   if (copies_.size() > copies) copy_elements(copies_.back().temporary, tensor);
+  count(tensor, noted_.input);
   return piece;
 }
 
@@ -141,6 +169,7 @@ c10::intrusive_ptr<c10d::Work> CollectiveCall::work(std::vector<at::Tensor> outp
   LockstepWork::Pending pending{group_,    operation(),        std::move(operations_), std::move(copies_),
                                 deadline_, std::move(record_), std::move(earlier_)};
   auto work = c10::make_intrusive<LockstepWork>(rank(), options_.type, std::move(outputs), std::move(pending));
+  if (recorded_.is_recorded()) work->record_as(recorded_);
   group_->works().add(work);
   return work;
 }

@@ -20,6 +20,7 @@
 #include "c10d/backend/output_memory.h"
 #include "c10d/backend/staging.h"
 #include "c10d/backend/tensor_rules.h"
+#include "flight/recorder.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/c10d/errors.h"
 #include "lockstep/engine/communicator.h"
@@ -35,6 +36,8 @@ struct CallOptions {
   c10d::OpType type;
   Blocking blocking;
   std::chrono::milliseconds timeout;
+  int peer = -1;  // the root or the other end, for the flight recorder
+  int tag = 0;    // of a message
 };
 
 class CollectiveCall : public CallChecks {
@@ -86,7 +89,9 @@ class CollectiveCall : public CallChecks {
   // For messages, which concern one other rank only: other ranks are not told of errors.
   template <typename Operation>
   void submit(const Operation& operation) {
+    begin_record();
     const Status status = begin(operation);
+    end_record(status);
     if (!status.ok()) check(status, communicator_->sequence());
   }
 
@@ -106,6 +111,7 @@ class CollectiveCall : public CallChecks {
   void submit(std::vector<Operation> operations) {
     Status first;
     std::uint64_t number = 0;
+    begin_record();
     for (Operation& operation : operations) {
       operation.list = static_cast<int>(operations.size());
       const Status status = begin(operation);
@@ -114,7 +120,19 @@ class CollectiveCall : public CallChecks {
       if (first.ok()) first = status;
       if (status.code() != ErrorCode::kMismatch) break;
     }
+    end_record(first);
     check(first, number);
+  }
+  // The entry in the flight recorder. That of a started operation ends with its work.
+  void begin_record();
+  void end_record(const Status& status) {
+    if (options_.blocking == Blocking::kYes || !status.ok()) {
+      recorded_.end(status.ok() ? flight::Outcome::kDone : flight::Outcome::kFailed);
+    }
+  }
+  void count(const at::Tensor& tensor, std::uint64_t& elements) {
+    elements += static_cast<std::uint64_t>(tensor.numel());
+    noted_.type = static_cast<std::uint8_t>(tensor.scalar_type());
   }
   void refuse(const std::exception& error, std::size_t count);
   at::Tensor temporary_for(const at::Tensor& tensor);
@@ -126,6 +144,8 @@ class CollectiveCall : public CallChecks {
   std::shared_ptr<comm::Communicator> communicator_;
   CallOptions options_;
   Deadline deadline_;
+  flight::Call noted_;
+  flight::Ticket recorded_;
   std::shared_ptr<std::vector<HeldMemory>> kept_;  // what started operations use
   std::vector<at::Tensor> temporaries_;            // of blocking calls
   OutputMemory outputs_;

@@ -31,6 +31,8 @@ GroupCore::~GroupCore() {
 }
 
 void GroupCore::fail(const Status& status, const char* operation, std::uint64_t sequence) const {
+  const bool breaks = status.code() == ErrorCode::kTimeout || status.code() == ErrorCode::kPeerFailed;
+  if (breaks) flight::dump_once();
   // What the engine says of an operation that was under way when this rank left is not the cause.
   const Status reason = status.code() == ErrorCode::kAborted ? reason_left() : Status();
   throw_status(reason.ok() ? status : reason, fmt::format("{}, {}", who(), numbered(operation, sequence)));
@@ -102,6 +104,7 @@ void GroupCore::retire(std::chrono::milliseconds parting_time, const Status& why
     if (std::exchange(communicator_, nullptr) == nullptr) return;
     reason_left_ = why;
     has_reason_.store(!why.ok(), std::memory_order_release);
+    record_.leave();
     completer = completer_;
   }
   // Another thread of this process is inside an operation: only an abort ends that.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "c10d/backend/works_under_way.h"
+#include "flight/recorder.h"
 #include "lockstep/base/fork.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/engine/communicator.h"
@@ -29,6 +30,10 @@ class GroupCore {
 
   const std::string& who() const { return names_.who; }
   const std::string& profiled_as() const { return names_.profiled_as; }
+
+  // Before the first operation.
+  void record_as(const flight::GroupRecord& record) { record_ = record; }
+  const flight::GroupRecord& record() const { return record_; }
 
   // Throws the error of the engine for `operation` number `sequence` (0: it has no number).
   [[noreturn]] void fail(const Status& status, const char* operation, std::uint64_t sequence) const;
@@ -74,6 +79,7 @@ class GroupCore {
   const Origin origin_;
   const Names names_;
   const int group_size_;
+  flight::GroupRecord record_;
   WorksUnderWay works_;
   mutable Mutex mutex_;
   std::shared_ptr<comm::Communicator> communicator_ LOCKSTEP_GUARDED_BY(mutex_);

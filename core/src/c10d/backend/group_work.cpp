@@ -15,6 +15,10 @@ GroupWork::GroupWork(int rank, c10d::OpType type, std::vector<at::Tensor> output
 
 bool GroupWork::wait(std::chrono::milliseconds timeout) {
   if (!is_settled()) {
+    {
+      MutexLock lock(settle_mutex_);
+      ticket_.waits();
+    }
     const bool own_deadline = timeout <= std::chrono::milliseconds::zero();
     finish_by(own_deadline ? deadline() : Deadline::after(timeout));
   }
@@ -63,8 +67,16 @@ void GroupWork::settle(const Status& status) {
     error = std::current_exception();
   }
   finish(error);
+  ticket_.end(error == nullptr ? flight::Outcome::kDone : flight::Outcome::kFailed);
   failed_.store(error != nullptr, std::memory_order_relaxed);
   settled_.store(true, std::memory_order_release);
+}
+
+void GroupWork::record_as(const flight::Ticket& ticket) {
+  MutexLock lock(settle_mutex_);
+  ticket_ = ticket;
+  if (!settled_.load(std::memory_order_relaxed)) return;
+  ticket_.end(failed_.load(std::memory_order_relaxed) ? flight::Outcome::kFailed : flight::Outcome::kDone);
 }
 
 void GroupWork::settle_as_left() {

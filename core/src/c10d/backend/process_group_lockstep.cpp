@@ -78,8 +78,10 @@ std::shared_ptr<GroupCore> ProcessGroupLockstep::join(const std::shared_ptr<comm
   auto communicator = comm::Communicator::create(store, communicator_options);
   const std::string who = describe_member(options.rank, options.name, options.global_ranks);
   if (!communicator.ok()) throw_status(communicator.status(), who + ", joining the group");
-  return std::make_shared<GroupCore>(std::move(communicator).value(), options.world_size,
-                                     GroupCore::Names{who, options.profiled_as});
+  auto core = std::make_shared<GroupCore>(std::move(communicator).value(), options.world_size,
+                                          GroupCore::Names{who, options.profiled_as});
+  core->record_as(flight::add_group(options.name, "lockstep", options.rank, options.world_size, options.global_ranks));
+  return core;
 }
 
 c10::intrusive_ptr<ProcessGroupLockstep> ProcessGroupLockstep::create(std::shared_ptr<comm::Store> store,

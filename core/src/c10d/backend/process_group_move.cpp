@@ -79,7 +79,9 @@ comm::AllGather gather_several(CollectiveCall& call, const std::vector<std::vect
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::broadcast(std::vector<at::Tensor>& tensors,
                                                                const c10d::BroadcastOptions& opts) {
   CollectiveCall call(core(), "broadcast",
-                      {c10d::OpType::BROADCAST, blocking(opts.asyncOp), timeout_or_default(opts.timeout)}, tensors);
+                      {c10d::OpType::BROADCAST, blocking(opts.asyncOp), timeout_or_default(opts.timeout),
+                       static_cast<int>(opts.rootRank)},
+                      tensors);
   call.collective([&] {
     call.check_root(opts.rootRank);
     call.check_root_tensor(opts.rootTensor, tensors.size());
@@ -158,8 +160,10 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::allgather_into_tensor_coale
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::gather(std::vector<std::vector<at::Tensor>>& outputs,
                                                             std::vector<at::Tensor>& inputs,
                                                             const c10d::GatherOptions& opts) {
-  CollectiveCall call(core(), "gather",
-                      {c10d::OpType::GATHER, blocking(opts.asyncOp), timeout_or_default(opts.timeout)}, inputs);
+  CollectiveCall call(
+      core(), "gather",
+      {c10d::OpType::GATHER, blocking(opts.asyncOp), timeout_or_default(opts.timeout), static_cast<int>(opts.rootRank)},
+      inputs);
   call.collective([&] {
     const at::Tensor& input = check_gather(call, inputs, opts);
     call.check_root_lists(outputs, "outputs", "output", rank_, opts.rootRank);
@@ -181,7 +185,8 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::scatter(std::vector<at::Ten
                                                              std::vector<std::vector<at::Tensor>>& inputs,
                                                              const c10d::ScatterOptions& opts) {
   CollectiveCall call(core(), "scatter",
-                      {c10d::OpType::SCATTER, blocking(opts.asyncOp), timeout_or_default(opts.timeout)},
+                      {c10d::OpType::SCATTER, blocking(opts.asyncOp), timeout_or_default(opts.timeout),
+                       static_cast<int>(opts.rootRank)},
                       inputs.empty() ? at::TensorList() : inputs.front());
   call.collective([&] {
     const at::Tensor& output = check_scatter(call, outputs, opts);

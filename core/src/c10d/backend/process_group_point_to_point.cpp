@@ -22,24 +22,30 @@ void submit_receive(CollectiveCall& call, const Message& message) {
 }  // namespace
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::send_async(const Message& message) {
-  CollectiveCall call(core(), "send", {c10d::OpType::SEND, Blocking::kNo, timeout_or_default(message.timeout)},
-                      message.tensor);
+  CollectiveCall call(
+      core(), "send",
+      {c10d::OpType::SEND, Blocking::kNo, timeout_or_default(message.timeout), message.peer, message.tag},
+      message.tensor);
   check_send(message);
   submit_send(call, message);
   return call.work({message.tensor});
 }
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::receive_async(const Message& message) {
-  CollectiveCall call(core(), "recv", {receive_type(message), Blocking::kNo, timeout_or_default(message.timeout)},
-                      message.tensor);
+  CollectiveCall call(
+      core(), "recv",
+      {receive_type(message), Blocking::kNo, timeout_or_default(message.timeout), message.peer, message.tag},
+      message.tensor);
   check_receive(message);
   submit_receive(call, message);
   return call.work({message.tensor});
 }
 
 void ProcessGroupLockstep::send_blocking(const Message& message) {
-  CollectiveCall call(core(), "send", {c10d::OpType::SEND, Blocking::kYes, timeout_or_default(message.timeout)},
-                      message.tensor);
+  CollectiveCall call(
+      core(), "send",
+      {c10d::OpType::SEND, Blocking::kYes, timeout_or_default(message.timeout), message.peer, message.tag},
+      message.tensor);
   check_send(message);
   submit_send(call, message);
 }
@@ -47,8 +53,10 @@ void ProcessGroupLockstep::send_blocking(const Message& message) {
 int ProcessGroupLockstep::receive_blocking(const Message& message) {
   // Only a started operation can tell the sender.
   if (message.peer == comm::kAnySource) return GroupBackend::receive_blocking(message);
-  CollectiveCall call(core(), "recv", {receive_type(message), Blocking::kYes, timeout_or_default(message.timeout)},
-                      message.tensor);
+  CollectiveCall call(
+      core(), "recv",
+      {receive_type(message), Blocking::kYes, timeout_or_default(message.timeout), message.peer, message.tag},
+      message.tensor);
   check_receive(message);
   submit_receive(call, message);
   call.work({});

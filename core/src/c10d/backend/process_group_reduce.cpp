@@ -98,8 +98,10 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::allreduce_coalesced(std::ve
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupLockstep::reduce(std::vector<at::Tensor>& tensors,
                                                             const c10d::ReduceOptions& opts) {
-  CollectiveCall call(core(), "reduce",
-                      {c10d::OpType::REDUCE, blocking(opts.asyncOp), timeout_or_default(opts.timeout)}, tensors);
+  CollectiveCall call(
+      core(), "reduce",
+      {c10d::OpType::REDUCE, blocking(opts.asyncOp), timeout_or_default(opts.timeout), static_cast<int>(opts.rootRank)},
+      tensors);
   call.collective([&] {
     const at::Tensor& tensor = check_reduce(call, tensors, opts);
     comm::Reduce args;

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "c10d/backend/backend_call.h"
 #include "c10d/world/target.h"
 #include "lockstep/c10d/backend_capabilities.h"
 
@@ -10,6 +11,7 @@ namespace lockstep {
 namespace {
 
 using Backend = c10d::Backend;
+using Op = flight::Op;
 using List = std::vector<at::Tensor>;
 using Lists = std::vector<List>;
 
@@ -22,8 +24,11 @@ struct Call {
   // By value: c10d's methods take references to lists and tensors that are not const.
   template <typename Method, typename... Tensors>
   // NOLINTNEXTLINE(performance-unnecessary-value-param)
-  Work run(Method method, Tensors... tensors) const {
-    return (target.backend.get()->*method)(tensors..., options);
+  Work run(Op op, Method method, Tensors... tensors) const {
+    std::int64_t root = -1;
+    if constexpr (requires { options.rootRank; }) root = options.rootRank;
+    const BackendCall call(target.group.get(), *target.backend, op, options.asyncOp, root);
+    return call.call([&] { return (target.backend.get()->*method)(tensors..., options); }, tensors...);
   }
 };
 
@@ -54,44 +59,46 @@ Call<Options> prepare_rooted(const at::Tensor& tensor, int root, const OwnOption
 }
 
 Work do_all_reduce(const at::Tensor& tensor, const ReductionOptions& options, Mode mode) {
-  return prepare<c10d::AllreduceOptions>(tensor, options, mode, "all_reduce").run(&Backend::allreduce, List{tensor});
+  return prepare<c10d::AllreduceOptions>(tensor, options, mode, "all_reduce")
+      .run(Op::kAllReduce, &Backend::allreduce, List{tensor});
 }
 
 Work do_all_reduce_coalesced(at::TensorList tensors, const ReductionOptions& options, Mode mode) {
   return prepare<c10d::AllreduceCoalescedOptions>(tensors, options, mode, "all_reduce_coalesced")
-      .run(&Backend::allreduce_coalesced, tensors.vec());
+      .run(Op::kAllReduceCoalesced, &Backend::allreduce_coalesced, tensors.vec());
 }
 
 Work do_broadcast(const at::Tensor& tensor, int src, const CollectiveOptions& options, Mode mode) {
   return prepare_rooted<c10d::BroadcastOptions>(tensor, src, options, mode, "broadcast")
-      .run(&Backend::broadcast, List{tensor});
+      .run(Op::kBroadcast, &Backend::broadcast, List{tensor});
 }
 
 Work do_reduce(const at::Tensor& tensor, int dst, const ReductionOptions& options, Mode mode) {
-  return prepare_rooted<c10d::ReduceOptions>(tensor, dst, options, mode, "reduce").run(&Backend::reduce, List{tensor});
+  return prepare_rooted<c10d::ReduceOptions>(tensor, dst, options, mode, "reduce")
+      .run(Op::kReduce, &Backend::reduce, List{tensor});
 }
 
 Work do_all_gather(at::TensorList outputs, const at::Tensor& input, const CollectiveOptions& options, Mode mode) {
   return prepare<c10d::AllgatherOptions>(input, options, mode, "all_gather")
-      .run(&Backend::allgather, Lists{outputs.vec()}, List{input});
+      .run(Op::kAllGather, &Backend::allgather, Lists{outputs.vec()}, List{input});
 }
 
 Work do_all_gather_into_tensor(const at::Tensor& output, const at::Tensor& input, const CollectiveOptions& options,
                                Mode mode) {
   return prepare<c10d::AllgatherOptions>(input, options, mode, "all_gather_into_tensor")
-      .run(&Backend::_allgather_base, output, input);
+      .run(Op::kAllGatherIntoTensor, &Backend::_allgather_base, output, input);
 }
 
 Work do_all_gather_coalesced(std::span<const List> outputs, at::TensorList inputs, const CollectiveOptions& options,
                              Mode mode) {
   return prepare<c10d::AllgatherOptions>(inputs, options, mode, "all_gather_coalesced")
-      .run(&Backend::allgather_coalesced, Lists(outputs.begin(), outputs.end()), inputs.vec());
+      .run(Op::kAllGatherCoalesced, &Backend::allgather_coalesced, Lists(outputs.begin(), outputs.end()), inputs.vec());
 }
 
 Work do_all_gather_into_tensor_coalesced(at::TensorList outputs, at::TensorList inputs,
                                          const CollectiveOptions& options, Mode mode) {
   return prepare<c10d::AllgatherOptions>(inputs, options, mode, "all_gather_into_tensor_coalesced")
-      .run(&Backend::allgather_into_tensor_coalesced, outputs.vec(), inputs.vec());
+      .run(Op::kAllGatherIntoTensorCoalesced, &Backend::allgather_into_tensor_coalesced, outputs.vec(), inputs.vec());
 }
 
 // The lists of a rooted method: one on the root, none elsewhere.
@@ -101,40 +108,40 @@ Lists on_root(at::TensorList list) {
 
 Work do_gather(const at::Tensor& input, at::TensorList outputs, int dst, const CollectiveOptions& options, Mode mode) {
   return prepare_rooted<c10d::GatherOptions>(input, dst, options, mode, "gather")
-      .run(&Backend::gather, on_root(outputs), List{input});
+      .run(Op::kGather, &Backend::gather, on_root(outputs), List{input});
 }
 
 Work do_scatter(const at::Tensor& output, at::TensorList inputs, int src, const CollectiveOptions& options, Mode mode) {
   return prepare_rooted<c10d::ScatterOptions>(output, src, options, mode, "scatter")
-      .run(&Backend::scatter, List{output}, on_root(inputs));
+      .run(Op::kScatter, &Backend::scatter, List{output}, on_root(inputs));
 }
 
 Work do_reduce_scatter(const at::Tensor& output, at::TensorList inputs, const ReductionOptions& options, Mode mode) {
   return prepare<c10d::ReduceScatterOptions>(output, options, mode, "reduce_scatter")
-      .run(&Backend::reduce_scatter, List{output}, Lists{inputs.vec()});
+      .run(Op::kReduceScatter, &Backend::reduce_scatter, List{output}, Lists{inputs.vec()});
 }
 
 Work do_reduce_scatter_tensor(const at::Tensor& output, const at::Tensor& input, const ReductionOptions& options,
                               Mode mode) {
   return prepare<c10d::ReduceScatterOptions>(output, options, mode, "reduce_scatter_tensor")
-      .run(&Backend::_reduce_scatter_base, output, input);
+      .run(Op::kReduceScatterTensor, &Backend::_reduce_scatter_base, output, input);
 }
 
 Work do_reduce_scatter_tensor_coalesced(at::TensorList outputs, at::TensorList inputs, const ReductionOptions& options,
                                         Mode mode) {
   return prepare<c10d::ReduceScatterOptions>(inputs, options, mode, "reduce_scatter_tensor_coalesced")
-      .run(&Backend::reduce_scatter_tensor_coalesced, outputs.vec(), inputs.vec());
+      .run(Op::kReduceScatterTensorCoalesced, &Backend::reduce_scatter_tensor_coalesced, outputs.vec(), inputs.vec());
 }
 
 Work do_all_to_all(at::TensorList outputs, at::TensorList inputs, const CollectiveOptions& options, Mode mode) {
   return prepare<c10d::AllToAllOptions>(inputs, options, mode, "all_to_all")
-      .run(&Backend::alltoall, outputs.vec(), inputs.vec());
+      .run(Op::kAllToAll, &Backend::alltoall, outputs.vec(), inputs.vec());
 }
 
 Work do_all_to_all_single(const at::Tensor& output, const at::Tensor& input, const AllToAllSingleOptions& options,
                           Mode mode) {
   return prepare<c10d::AllToAllOptions>(input, options, mode, "all_to_all_single")
-      .run(&Backend::alltoall_base, output, input, options.output_splits, options.input_splits);
+      .run(Op::kAllToAllSingle, &Backend::alltoall_base, output, input, options.output_splits, options.input_splits);
 }
 
 Call<c10d::BarrierOptions> prepare_barrier(const ProcessGroup& group, std::chrono::milliseconds timeout, Mode mode,
@@ -146,7 +153,7 @@ Call<c10d::BarrierOptions> prepare_barrier(const ProcessGroup& group, std::chron
 }
 
 Work do_barrier(const CollectiveOptions& options, Mode mode) {
-  return prepare_barrier(options.group, options.timeout, mode, "barrier").run(&Backend::barrier);
+  return prepare_barrier(options.group, options.timeout, mode, "barrier").run(Op::kBarrier, &Backend::barrier);
 }
 
 }  // namespace
@@ -284,7 +291,11 @@ void monitored_barrier(const MonitoredBarrierOptions& options) {
         ErrorCode::kUnsupported,
         fmt::format("{}: backend {} has none; make the group with cpu:lockstep,cuda:{}", kName, name, name));
   }
-  backend.monitoredBarrier(call.options, options.wait_all_ranks);
+  const BackendCall through(call.target.group.get(), backend, Op::kMonitoredBarrier, /*async=*/false);
+  through.call([&] {
+    backend.monitoredBarrier(call.options, options.wait_all_ranks);
+    return Work();
+  });
 }
 
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "c10d/backend/backend_call.h"
 #include "c10d/backend/call_checks.h"
 #include "c10d/world/target.h"
 #include "c10d/world/world_state.h"
@@ -64,7 +65,18 @@ void check(const PreparedMessage& prepared) {
   }
 }
 
-Work start(const PreparedMessage& prepared) {
+// The call of a message, blocking or not.
+template <typename Run>
+Work through_seam(const PreparedMessage& prepared, bool async, const Run& run) {
+  const Message& message = prepared.message;
+  const bool from_any = message.peer == kAnySource;
+  const flight::Op receive = from_any ? flight::Op::kReceiveFromAny : flight::Op::kReceive;
+  const BackendCall call(prepared.target.group.get(), *prepared.target.backend,
+                         prepared.kind == Kind::kSend ? flight::Op::kSend : receive, async, message.peer, message.tag);
+  return call.call(run, message.tensor);
+}
+
+Work start_now(const PreparedMessage& prepared) {
   const Message& message = prepared.message;
   if (prepared.own != nullptr) {
     return prepared.kind == Kind::kSend ? prepared.own->send_async(message) : prepared.own->receive_async(message);
@@ -74,6 +86,10 @@ Work start(const PreparedMessage& prepared) {
   if (prepared.kind == Kind::kSend) return backend.send(tensors, message.peer, message.tag);
   if (message.peer == kAnySource) return backend.recvAnysource(tensors, message.tag);
   return backend.recv(tensors, message.peer, message.tag);
+}
+
+Work start(const PreparedMessage& prepared) {
+  return through_seam(prepared, /*async=*/true, [&] { return start_now(prepared); });
 }
 
 // Whether a backend that coalesces makes one operation of both messages; NCCL does so per group and device.
@@ -104,7 +120,10 @@ void start_together(std::span<const PreparedMessage> list, std::size_t first, st
 void send(const at::Tensor& tensor, int dst, const PointToPointOptions& options) {
   const PreparedMessage prepared = prepare(Kind::kSend, tensor, dst, options, "send");
   if (prepared.own != nullptr) {
-    prepared.own->send_blocking(prepared.message);
+    through_seam(prepared, /*async=*/false, [&] {
+      prepared.own->send_blocking(prepared.message);
+      return Work();
+    });
   } else {
     start(prepared)->wait(std::max(options.timeout, kNoTimeout));
   }
@@ -113,7 +132,12 @@ void send(const at::Tensor& tensor, int dst, const PointToPointOptions& options)
 int recv(const at::Tensor& tensor, int src, const PointToPointOptions& options) {
   const PreparedMessage prepared = prepare(Kind::kReceive, tensor, src, options, "recv");
   if (prepared.own != nullptr) {
-    return get_global_rank(prepared.target.group, prepared.own->receive_blocking(prepared.message));
+    int from = src;
+    through_seam(prepared, /*async=*/false, [&] {
+      from = prepared.own->receive_blocking(prepared.message);
+      return Work();
+    });
+    return get_global_rank(prepared.target.group, from);
   }
   const Work work = start(prepared);
   work->wait(std::max(options.timeout, kNoTimeout));

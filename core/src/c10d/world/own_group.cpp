@@ -114,6 +114,10 @@ void keep_own_group(const ProcessGroup& own) {
   if (own != nullptr && world.is_own(own)) world.keep(own);
 }
 
+ProcessGroup group_beside(const ProcessGroup& group) {
+  return WorldState::of_process().beside(group);
+}
+
 ProcessGroup shared_own_group(const ProcessGroup& group, c10::DeviceType device, const std::string& user) {
   watch_groups([](const ProcessGroup& left) { Shared::of_process().forget(left); });
   const ProcessGroup whole = group != nullptr ? group : default_group();

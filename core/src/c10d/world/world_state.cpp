@@ -308,6 +308,15 @@ bool WorldState::is_own(const ProcessGroup& group) const {
   return found != groups_.end() && found->second.of != nullptr && !found->second.group.expired();
 }
 
+ProcessGroup WorldState::beside(const ProcessGroup& group) const {
+  MutexLock lock(mutex_);
+  const auto own = groups_.find(group.get());
+  if (own == groups_.end() || own->second.of == nullptr) return group;
+  const auto found = groups_.find(own->second.of);
+  ProcessGroup of = found == groups_.end() ? nullptr : found->second.group.lock();
+  return of != nullptr ? of : group;
+}
+
 std::vector<ProcessGroup> WorldState::own_groups(const ProcessGroup& group) const {
   std::vector<ProcessGroup> own;
   MutexLock lock(mutex_);

@@ -85,6 +85,8 @@ class WorldState {
   bool is_of_earlier_world(const ProcessGroup& group) const LOCKSTEP_EXCLUDES(mutex_);
   // Whether it is one of this library's own.
   bool is_own(const ProcessGroup& group) const LOCKSTEP_EXCLUDES(mutex_);
+  // The group that `group` stands beside, if it is one of this library's own; else `group`.
+  ProcessGroup beside(const ProcessGroup& group) const LOCKSTEP_EXCLUDES(mutex_);
   // This library's own groups beside `group` that were not left.
   std::vector<ProcessGroup> own_groups(const ProcessGroup& group) const LOCKSTEP_EXCLUDES(mutex_);
   // The members of a group that this process has made, also after it was left. Groups made elsewhere count as having

@@ -57,6 +57,7 @@ Result<Command> WorkerGroup::make_command(int local_rank, const Variables& more)
   error_files_[number] = job_.error_files->make_file();
   Variables variables = more;
   variables.emplace_back("TORCHELASTIC_ERROR_FILE", error_files_[number]);
+  recorders_.add_to(local_rank, variables);
   if (number < options_.worker_variables.size()) {
     const Variables& given = options_.worker_variables[number];
     variables.insert(variables.end(), given.begin(), given.end());
@@ -146,7 +147,7 @@ Result<bool> WorkerGroup::step(Workers& workers) {
   }
   LOCKSTEP_RETURN_IF_ERROR(take_exits(workers));
   serve_nodes(workers);
-  if (polled[1].revents != 0) pass_on_signal(workers);
+  if (polled[1].revents != 0) pass_on_signal(workers, signals_.take_for_workers());
   if (polled[0].revents != 0 && !take_signal(workers)) return false;
   if (all_is_well()) {
     standby_.start_if_due();
@@ -187,6 +188,7 @@ Status WorkerGroup::take_exits(Workers& workers) {
     LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<Exit> exit, workers.next_exit());
     if (!exit) return {};
     exited_[static_cast<std::size_t>(exit->index)] = true;
+    recorders_.ended(*exit);
     // A worker that exits because we stop it has not failed.
     if (!kill_at_) take_exit(workers, *exit);
   }
@@ -227,9 +229,17 @@ std::optional<int> WorkerGroup::claimed_by_running() const {
   return has_exited ? std::nullopt : local_rank;
 }
 
-void WorkerGroup::pass_on_signal(Workers& workers) {
-  const int number = signals_.take_for_workers();
-  if (number != 0 && !kill_at_) (void)workers.signal(number);
+void WorkerGroup::pass_on_signal(Workers& workers, int number) {
+  if (number == 0 || kill_at_) return;
+  if (number != SIGUSR1 || !recorders_.writes_dumps()) {
+    (void)workers.signal(number);
+    return;
+  }
+  recorders_.dump(consoles_.err());
+  for (int local_rank = 0; local_rank < options_.workers; ++local_rank) {
+    if (exited_[static_cast<std::size_t>(local_rank)]) continue;
+    if (takes_signal(workers.pid(local_rank), number)) (void)workers.signal(number, local_rank);
+  }
 }
 
 bool WorkerGroup::take_signal(Workers& workers) {
@@ -268,7 +278,7 @@ void WorkerGroup::serve_nodes(Workers& workers) {
   if (result_.nodes.ok()) result_.nodes = nodes_->serve();
   say_notes(*nodes_, consoles_.err(), options_.nodes.reports);
   for (const int number : nodes_->take_signals()) {
-    if (!kill_at_) (void)workers.signal(number);
+    pass_on_signal(workers, number);
   }
   const JobState& state = nodes_->state();
   const bool goes_on =
@@ -295,6 +305,7 @@ Failure WorkerGroup::make_failure(const Exit& exit) const {
 void WorkerGroup::note_failure(const Exit& exit) {
   result_.failure = make_failure(exit);
   tail_is_noted_ = false;
+  recorders_.dump(consoles_.err());
 }
 
 // What the worker has written is read first.

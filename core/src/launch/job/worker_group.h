@@ -10,6 +10,7 @@
 
 #include "launch/job/agent.h"
 #include "launch/job/failure_report.h"
+#include "launch/job/recorders.h"
 #include "launch/job/relay.h"
 #include "launch/job/roster.h"
 #include "launch/job/worker_environment.h"
@@ -55,7 +56,8 @@ class WorkerGroup {
         standby_(standby),
         nodes_(nodes),
         reserves_(options),
-        relay_(consoles, logs, signals.fd()) {}
+        relay_(consoles, logs, signals.fd()),
+        recorders_(options, job, logs, signals) {}
 
   // Blocks until no process of the group is left that can be killed, and its output is relayed. An error means that the
   // group could not be run.
@@ -100,8 +102,9 @@ class WorkerGroup {
   // False: this is the second signal, or it asks for the end at once.
   bool take_signal(Workers& workers);
   void begin_stop(Workers& workers, int signal_number);
-  // SIGUSR1 and SIGUSR2 go to the workers, and mean nothing to the launcher.
-  void pass_on_signal(Workers& workers);
+  // SIGUSR1 and SIGUSR2 go to the workers. With --dump-dir SIGUSR1 asks for dumps, and goes on to the workers that take
+  // it: it would end the others.
+  void pass_on_signal(Workers& workers, int number);
   void stop_after_failure(Workers& workers);
   Failure make_failure(const Exit& exit) const;
   void note_failure(const Exit& exit);
@@ -118,6 +121,7 @@ class WorkerGroup {
   NodeLink* const nodes_;
   Reserves reserves_;
   Relay relay_;
+  Recorders recorders_;
   RunResult result_;
   std::vector<std::string> error_files_;  // paths by local rank
   std::vector<bool> exited_;              // by local rank

@@ -15,6 +15,13 @@ int Workers::running() const {
                          [](int sum, const Group& group) { return sum + group.tree.running(); });
 }
 
+pid_t Workers::pid(int local_rank) const {
+  for (auto group = groups_.rbegin(); group != groups_.rend(); ++group) {
+    if (group->newcomer == local_rank) return group->tree.pids().front();
+  }
+  return groups_.front().tree.pids()[static_cast<std::size_t>(local_rank)];
+}
+
 Result<std::optional<Exit>> Workers::next_exit() {
   for (Group& group : groups_) {
     if (group.tree.running() == 0) continue;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <poll.h>
+#include <sys/types.h>
 
 #include <chrono>
 #include <optional>
@@ -23,6 +24,8 @@ class Workers {
 
   void add_to(std::vector<pollfd>& polled) const;
   int running() const;
+  // Of the last process with this local rank.
+  pid_t pid(int local_rank) const;
   // Exit::index is the local rank.
   Result<std::optional<Exit>> next_exit();
   Status signal(int number, std::optional<int> local_rank = {});

@@ -1,0 +1,167 @@
+// What is said of a job in trouble, and the formats of other tools.
+#include "flight/report.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "flight/export.h"
+#include "flight/records.h"
+#include "support/scratch_folder.h"
+
+namespace lockstep::test {
+namespace {
+
+using flight::Op;
+using flight::Outcome;
+using flight::RankRecord;
+
+std::string said_of(const std::vector<RankRecord>& records) {
+  std::string all;
+  for (const std::string& one : flight::findings(records)) all += one + "\n";
+  return all;
+}
+
+std::vector<RankRecord> world(int size, std::uint64_t done = 4) {
+  std::vector<RankRecord> records;
+  for (int rank = 0; rank < size; ++rank) {
+    records.push_back(rank_of(rank, size));
+    for (std::uint64_t number = 1; number <= done; ++number) add(records.back(), Op::kAllReduce, number, 50 - number);
+  }
+  return records;
+}
+
+TEST(FlightReport, NothingIsWrongWithRanksThatGoOn) {
+  EXPECT_EQ(said_of(world(3)), "");
+  EXPECT_NE(flight::report_text(world(3)).find("Nothing is wrong"), std::string::npos);
+}
+
+TEST(FlightReport, NamesTheRankThatHasNotCalled) {
+  auto records = world(3);
+  for (const int rank : {0, 1}) add(records[static_cast<std::size_t>(rank)], Op::kAllReduce, 5, 12, Outcome::kUnderWay);
+  EXPECT_EQ(said_of(records),
+            "Group 'world': ranks 0, 1 wait in all_reduce #5 (1024 float32) for 12.0 s; rank 2 (pid 1002 on here) has "
+            "not called it: its last collective of 'world' was all_reduce #4; it is outside of Lockstep since "
+            "all_reduce #4 (1024 float32) ended, 45.0 s ago.\n");
+}
+
+TEST(FlightReport, NamesADeadRankAndWhatItDidLast) {
+  auto records = world(2);
+  add(records[0], Op::kBarrier, 5, 3, Outcome::kFailed);
+  records[1].process = "ended: signal SIGKILL (9)";
+  records[1].ended = true;
+  const std::string said = said_of(records);
+  EXPECT_NE(said.find("Rank 1 (pid 1001 on here) has ended: signal SIGKILL (9); its last operation was all_reduce #4"),
+            std::string::npos)
+      << said;
+  EXPECT_NE(said.find("barrier #5 of rank 0 failed after 1.0 s; rank 1 (pid 1001 on here) has not called it"),
+            std::string::npos)
+      << said;
+}
+
+TEST(FlightReport, NamesDifferentOperationsSizesAndRootsUnderOneNumber) {
+  auto records = world(3);
+  add(records[0], Op::kAllReduce, 5, 3, Outcome::kFailed);
+  add(records[1], Op::kAllReduce, 5, 3, Outcome::kFailed).input = 7000;
+  add(records[2], Op::kBroadcast, 5, 3, Outcome::kFailed).peer = 1;
+  const std::string said = said_of(records);
+  EXPECT_NE(
+      said.find("ranks differ in collective #5: rank 0 called all_reduce (1024 float32); rank 1 called all_reduce "
+                "(7000 float32); rank 2 called broadcast (1024 float32) with root 1"),
+      std::string::npos)
+      << said;
+}
+
+TEST(FlightReport, NamesARankThatWaitsInAnotherGroupAndRanksOfOtherMachines) {
+  auto records = world(3);
+  records.pop_back();  // it is elsewhere
+  add(records[0], Op::kAllReduce, 5, 9, Outcome::kUnderWay);
+  records[1].groups.push_back({"pair", "lockstep", 0, 2, {1, 2}, false});
+  add(records[1], Op::kBarrier, 1, 10, Outcome::kUnderWay).group = 1;
+  const std::string said = said_of(records);
+  EXPECT_NE(
+      said.find("rank 0 waits in all_reduce #5 (1024 float32) for 9.0 s; rank 1 (pid 1001 on here) has not called "
+                "it: its last collective of 'world' was all_reduce #4; it waits in barrier #1 for 10.0 s; of rank "
+                "2 there is no record here"),
+      std::string::npos)
+      << said;
+}
+
+TEST(FlightReport, NamesMessagesThatDoNotCome) {
+  auto records = world(2);
+  flight::Operation& receive = add(records[1], Op::kReceive, 3, 5, Outcome::kUnderWay);
+  receive.peer = 0;
+  EXPECT_EQ(said_of(records), "Rank 1 waits in recv from rank 0, tag 3 (1024 float32) for 5.0 s.\n");
+}
+
+// Ranks that make a step every second; rank 1 computes for all of it, the others wait for it half of the time.
+TEST(FlightReport, NamesTheSlowestRank) {
+  auto records = world(3, 0);
+  for (std::uint64_t number = 1; number <= 30; ++number) {
+    for (RankRecord& record : records) {
+      flight::Operation& one = add(record, Op::kAllReduce, number, 31 - number);
+      one.ended = one.called + (record.rank == 1 ? kSecond / 50 : kSecond / 2);
+    }
+  }
+  EXPECT_NE(flight::report_text(records).find("Rank 1 is the slowest: in the last 30.0 s it waited 2 % of the time for "
+                                              "the others, and each of them 50 % or more."),
+            std::string::npos)
+      << flight::report_text(records);
+  records.erase(records.begin() + 1);
+  EXPECT_EQ(flight::report_text(records).find("slowest"), std::string::npos);
+}
+
+// A live job is always in some operation.
+TEST(FlightReport, ShortWaitsOfALiveJobAreNoTrouble) {
+  auto records = world(2);
+  add(records[0], Op::kAllReduce, 5, 0, Outcome::kUnderWay);
+  for (RankRecord& record : records) record.is_dump = false;
+  EXPECT_EQ(said_of(records), "");
+  for (RankRecord& record : records) record.now += 2 * kSecond;
+  EXPECT_NE(said_of(records), "");
+}
+
+// A process that joins later has made fewer groups of the same name.
+TEST(FlightReport, GroupsAreMatchedFromTheLastOneOn) {
+  auto records = world(2);
+  auto again = records[0].groups[0];
+  records[0].groups[0].left = true;
+  records[0].groups.push_back(again);
+  add(records[0], Op::kAllReduce, 1, 2).group = 1;
+  records[1].operations.clear();
+  add(records[1], Op::kAllReduce, 1, 2);
+  EXPECT_EQ(said_of(records), "");
+  const auto shared = flight::shared_groups(records);
+  ASSERT_EQ(shared.size(), 2U);
+  EXPECT_EQ(shared[0].members.size(), 2U);
+}
+
+TEST(FlightReport, JsonAndTraceHoldEveryOperation) {
+  auto records = world(2);
+  add(records[0], Op::kAllReduce, 5, 12, Outcome::kUnderWay).place = "src/train.cpp:41";
+  const auto json = nlohmann::json::parse(flight::report_json(records));
+  EXPECT_EQ(json["ranks"][0]["operations"].size(), 5U);
+  EXPECT_EQ(json["ranks"][0]["operations"][4]["state"], "under way");
+  EXPECT_EQ(json["findings"].size(), 1U);
+  const auto trace = nlohmann::json::parse(flight::chrome_trace(records))["traceEvents"];
+  const auto count = [&](const char* phase) {
+    return std::count_if(trace.begin(), trace.end(), [&](const auto& event) { return event["ph"] == phase; });
+  };
+  EXPECT_EQ(count("b"), 9);
+  EXPECT_EQ(count("e"), 9);
+  EXPECT_EQ(count("M"), 6);
+}
+
+TEST(FlightReport, FilesForPyTorchNeedAFolderOfTheirOwn) {
+  const ScratchFolder folder;
+  ASSERT_TRUE(flight::write_pytorch(world(2), folder.path("out")).ok());
+  EXPECT_TRUE(std::filesystem::exists(folder.path("out/rank_1")));
+  ASSERT_TRUE(flight::write_pytorch(world(2), folder.path("out")).ok());  // the earlier ones are replaced
+  folder.write("out/notes.txt", "mine");
+  const Status refused = flight::write_pytorch(world(2), folder.path("out"));
+  EXPECT_EQ(refused.code(), ErrorCode::kInvalidArgument);
+  EXPECT_NE(refused.message().find("notes.txt"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace lockstep::test
