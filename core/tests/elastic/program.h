@@ -4,7 +4,6 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/wait.h>
 #include <torch/torch.h>
 #include <unistd.h>
 
@@ -27,6 +26,7 @@
 #include "lockstep/elastic/micro_batch_loader.h"
 #include "lockstep/nn/distributed_data_parallel.h"
 #include "lockstep/nn/lr_schedules.h"
+#include "support/mortal_rank.h"
 #include "support/process_ranks.h"
 
 namespace lockstep::test {
@@ -225,23 +225,6 @@ inline int train(Program& program, int number, bool is_newcomer = false) {
   EXPECT_EQ(training->steps_done(), program.steps);
   EXPECT_EQ(program.own_count, program.steps);
   return training->recoveries();
-}
-
-// The rank is a fork of its process, so that its death is no failure of the test.
-inline void run_mortal(const std::function<void()>& rank) {
-  const pid_t child = fork();
-  if (child == 0) {
-    try {
-      rank();
-    } catch (const std::exception& error) {
-      ADD_FAILURE() << error.what();
-    }
-    _exit(testing::Test::HasFailure() ? 1 : 0);
-  }
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  const bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
-  EXPECT_TRUE(killed || (WIFEXITED(status) && WEXITSTATUS(status) == 0)) << status;
 }
 
 // All that are left have the same weights, bit for bit, and those of one process up to the order of sums.

@@ -8,7 +8,7 @@
 #include "c10d/world/group_watch.h"
 #include "intercepted_batch_norm.h"
 #include "lockstep/nn/sync_batch_norm.h"
-#include "synchronised_batch_norm.h"
+#include "nn/batch_norm/synchronised_batch_norm.h"
 
 namespace lockstep {
 namespace {
