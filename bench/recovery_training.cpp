@@ -44,8 +44,8 @@ lockstep::data::TensorDataset samples() {
   return {torch::rand({4096, 1, 28, 28}), torch::randint(10, {4096})};
 }
 
-// The first step of a process takes twice as long as the others. A newcomer makes one before it is needed, whose results
-// the state of another rank replaces.
+// The first step of a process takes twice as long as the others. A newcomer makes one before it is needed, whose
+// results the state of another rank replaces.
 void warm_up(bench::Mlp& net, torch::optim::Optimizer& optimizer) {
   torch::cross_entropy_loss(net->forward(torch::rand({kBatch, 1, 28, 28})), torch::randint(10, {kBatch})).backward();
   optimizer.step();

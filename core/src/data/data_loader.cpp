@@ -50,7 +50,23 @@ bool is_left_out(const std::exception_ptr& error) {
   }
 }
 
+DataLoaderOptions options_of_share(DataLoaderOptions options, std::int64_t rank, std::int64_t world_size) {
+  if (options.machine_batch_size != 0)
+    throw DataError(ErrorCode::kUnsupported,
+                    "a loader with machine_batch_size has no share of another rank: set batch_size, that of a rank");
+  options.machine_workers = 0;  // num_workers has this process's part of them
+  options.group.reset();
+  options.rank = rank;
+  options.world_size = world_size;
+  return options;
+}
+
 }  // namespace
+
+DataLoaderBase::DataLoaderBase(const DataLoaderBase& other, ShareOf share)
+    : DataLoaderBase(other.source_, options_of_share(other.options_, share.rank, share.world_size)) {
+  set_epoch(other.epoch());
+}
 
 DataLoaderBase::DataLoaderBase(const std::shared_ptr<const BatchSource>& source, DataLoaderOptions options)
     : DataLoaderBase(source, Settings(*source, std::move(options))) {}

@@ -82,7 +82,7 @@ ElasticTraining::Survey ElasticTraining::survey(bool lost) const {
     bool lost, compares;
     std::int64_t generation;
   };
-  const Row mine{{done_, after_, whole_, broken_at_, !started_}, lost, !compared_, generation_};
+  const Row mine{{done_, after_, steps_, last_, broken_at_, whole_, !started_}, lost, !compared_, generation_};
   for (const Row& row : all_gather_object(mine)) {
     all.ranks.push_back(row.rank);
     all.lost = all.lost || row.lost;
@@ -135,9 +135,9 @@ void ElasticTraining::require_whole(const Survey& all) const {
                                   done_, last_death_.empty() ? "none" : last_death_));
 }
 
-void ElasticTraining::require_enough(const Survey& all, std::int64_t steps) {
+void ElasticTraining::require_enough(const Survey& all) {
   const bool over = std::all_of(all.ranks.begin(), all.ranks.end(),
-                                [&](const auto& one) { return one.done < 0 || one.done >= steps; });
+                                [&](const auto& one) { return one.done < 0 || one.done >= one.last; });
   if (get_world_size() >= options_.min_ranks || over) return;
   too_few_ = true;
   end_alike();

@@ -27,8 +27,10 @@ struct ElasticTraining::Survey {
   struct Rank {
     std::int64_t done = 0;
     std::int64_t after = 0;
-    bool whole = false;
+    std::int64_t steps = 0;  // of run()
+    std::int64_t last = 0;   // after which it ends
     std::int64_t broken_at = -1;
+    bool whole = false;
     bool starts = false;  // it has been in no world of this training
   };
   std::vector<Rank> ranks;

@@ -14,6 +14,7 @@
 #include "lockstep/c10d/collectives.h"
 #include "lockstep/c10d/objects.h"
 #include "lockstep/c10d/reconfigure.h"
+#include "nn/batch_norm/synchronised_batch_norm.h"
 #include "transfer.h"
 
 namespace lockstep {
@@ -107,6 +108,13 @@ ElasticTraining::~ElasticTraining() {
 }
 
 void ElasticTraining::add_model(torch::nn::Module& model) {
+  if (const auto layers = nn_detail::synchronised_layers(model); !layers.empty()) {
+    throw ArgumentError(ErrorCode::kUnsupported,
+                        fmt::format("ElasticTraining: expected a model without synchronised batch normalisation, found "
+                                    "layer '{}', which needs all ranks in each forward pass: after a death, ranks "
+                                    "compute different numbers of micro-batches. Use plain batch normalisation",
+                                    layers.front().name));
+  }
   parts_.push_back({.model = &model});
   models_.push_back(&model);
 }
@@ -142,6 +150,7 @@ void ElasticTraining::run(std::int64_t steps, const ElasticFunctions& functions)
   TORCH_CHECK_VALUE(functions.gradients && functions.update, "ElasticTraining: run() needs gradients and update");
   if (snapshot_->begun) put_back();  // an earlier run() ended in the middle of a step
   if (!started_ && done_ >= 0) require_fresh_store();
+  steps_ = last_ = steps;
   world_size_ = get_world_size();
   if (micro_batches_ == 0) micro_batches_ = world_size_;
   too_few_ = false;
@@ -150,9 +159,9 @@ void ElasticTraining::run(std::int64_t steps, const ElasticFunctions& functions)
   if (newcomers_ != nullptr) newcomers_->begin(world_size_);
   try {
     while (true) {
-      const std::exception_ptr error = unless_a_rank_dies([&] { go_on(steps, functions); });
+      const std::exception_ptr error = unless_a_rank_dies([&] { go_on(functions); });
       if (error != nullptr && too_few_) std::rethrow_exception(error);
-      if (error == nullptr || !recover(steps, error)) break;
+      if (error == nullptr || !recover(error)) break;
     }
   } catch (const std::exception& error) {
     note_changes();
@@ -173,22 +182,23 @@ void ElasticTraining::note_changes() {
   if (snapshot_->begun && snapshot_->of_models.parameters_changed(models_)) whole_ = false;
 }
 
-void ElasticTraining::go_on(std::int64_t steps, const ElasticFunctions& functions) {
-  begin_world(steps);
+void ElasticTraining::go_on(const ElasticFunctions& functions) {
+  begin_world();
   while (true) {
     if (after_ < done_) {
+      last_ = steps_;
       if (functions.after_step) functions.after_step(done_);
       after_ = done_;
     }
-    if (done_ >= steps) break;
-    while (admit(std::chrono::milliseconds(0))) begin_world(steps);  // a newcomer asks too, when it has begun
+    if (done_ >= last_) break;
+    while (admit(std::chrono::milliseconds(0))) begin_world();  // a newcomer asks too, when it has begun
     take_step(functions);
   }
   barrier();  // a rank may have to do its last step again, and needs the others for it
 }
 
-void ElasticTraining::begin_world(std::int64_t steps) {
-  catch_up(steps);
+void ElasticTraining::begin_world() {
+  catch_up();
   const int size = get_world_size();
   if (size > micro_batches_) {
     end_alike();
@@ -231,7 +241,7 @@ void ElasticTraining::put_back() {
 }
 
 // False: this rank has done all, and the others have left.
-bool ElasticTraining::recover(std::int64_t steps, const std::exception_ptr& why) {
+bool ElasticTraining::recover(const std::exception_ptr& why) {
   last_death_ = text_of(why);
   log::info(fmt::format("ElasticTraining: after {} steps: {}", done_, last_death_));
   note_changes();
@@ -241,7 +251,7 @@ bool ElasticTraining::recover(std::int64_t steps, const std::exception_ptr& why)
     try {
       reconfigure({.timeout = options_.timeout});
     } catch (const c10::Error& error) {
-      if (!whole_ || done_ < steps || after_ < done_) throw;
+      if (!whole_ || done_ < last_ || after_ < done_) throw;
       log::info(fmt::format("ElasticTraining: ends without the others: {}", plain_text(error)));
       return false;
     }
@@ -261,14 +271,14 @@ bool ElasticTraining::recover(std::int64_t steps, const std::exception_ptr& why)
 }
 
 // When a run begins, and after the world was formed anew.
-void ElasticTraining::catch_up(std::int64_t steps) {
+void ElasticTraining::catch_up() {
   if (caught_up_) return;
   const std::int64_t done_before = done_;
   const Survey all = survey(/*lost=*/false);
   require_alike(all);
   require_same_start(all);
   require_whole(all);
-  require_enough(all, steps);
+  require_enough(all);
   bring_up_to_date(all);
   started_ = caught_up_ = true;
   if (get_rank() != 0 || recoveries_ == 0) return;
@@ -291,6 +301,10 @@ void ElasticTraining::bring_up_to_date(const Survey& all) {
     clear_gradients();
     snapshot_->begun = false;
     whole_ = true;
+    if (done_ < 0) {  // a newcomer: the others know more, for example after how many steps they have ended
+      steps_ = all.ranks[static_cast<std::size_t>(all.source)].steps;
+      last_ = all.ranks[static_cast<std::size_t>(all.source)].last;
+    }
     done_ = all.furthest;
   }
   for (const Cursor& cursor : cursors_) cursor.load(cursor.state());  // this rank's micro-batches may be others now

@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "base/printable.h"
+#include "elastic_fit.h"
 #include "lockstep/base/log.h"
 #include "lockstep/c10d/objects.h"
 #include "lockstep/c10d/process_groups.h"
@@ -57,6 +58,7 @@ void check_options(const TrainerOptions& options) {
   std::error_code ignored;
   TORCH_CHECK_VALUE(get_rank() != 0 || folder.empty() || std::filesystem::is_directory(folder, ignored),
                     "Trainer: model_file cannot be written: ", folder.native(), " is no folder");
+  trainer_detail::check_elastic(options);
   TORCH_CHECK_VALUE(!options.ddp.process_group,
                     "Trainer: it trains on all ranks of the world; leave "
                     "ddp.process_group empty");
@@ -76,6 +78,7 @@ std::string description(const TrainerOptions& options, torch::Device device) {
       options.evaluate_every, static_cast<int>(options.monitor), fmt::join(options.top_k, ", "),
       options.confusion_classes, options.patience, options.min_delta, !options.checkpoint_dir.empty(),
       options.checkpoint_every_steps, options.resume);
+  text += fmt::format("elastic: {}\n", options.elastic.has_value());
   const bool by_step = options.scheduler_interval == TrainerOptions::Interval::kStep;
   text += options.scheduler
               ? c10::str("scheduler: of each ", by_step ? "step" : "epoch", ", ", options.scheduler->state_dict(), "\n")
@@ -129,6 +132,7 @@ void Trainer::Loop::start(Feed& train, Feed* evaluation) {
   if (started_) return;
   started_ = true;
   torch::manual_seed(options_.seed + static_cast<std::uint64_t>(get_rank()));
+  if (options_.newcomer) return;  // it gets the state of another rank
   if (!options_.resume) {
     state_.begin_anew();
   } else if (state_.resume(train.loader()) && get_rank() == 0) {
@@ -143,25 +147,32 @@ TrainingResult Trainer::Loop::fit(Feed& train, Feed* evaluation) {
   vote_.forget();
   start(train, evaluation);
   if (options_.profile_steps > 0 && get_rank() == 0) profile_.emplace(options_.profile_steps, options_.profile_file);
+  if (options_.elastic) return Elastic(*this, train, evaluation).fit();
   TrainingResult result;
   while (true) {
-    if (state_.progress.evaluation_due && evaluation != nullptr) judge(train, *evaluation, result);
-    // A training with nothing left to do is not interrupted, even if it was asked to stop meanwhile.
-    if (!state_.progress.evaluation_due || evaluation == nullptr) {
-      if (options_.patience > 0 && progress().not_better >= options_.patience) {
-        return finish(TrainingEnd::kEarlyStopped, std::move(result));
-      }
-      if (progress().epoch >= options_.epochs) return finish(TrainingEnd::kFinished, std::move(result));
-    }
-    if (asked_to_stop()) return finish(TrainingEnd::kInterrupted, std::move(result));
+    if (const auto end = end_after_epoch(train, evaluation, result)) return finish(*end, std::move(result));
     EpochReport report;
     if (!train_epoch(train, report)) {
       state_.save(train.loader());
       hold(train);
       return finish(TrainingEnd::kInterrupted, std::move(result));
     }
+    if (options_.scheduler && options_.scheduler_interval == TrainerOptions::Interval::kEpoch) {
+      options_.scheduler->step();
+    }
     end_epoch(train, evaluation, report, result);
   }
+}
+
+// Evaluates if an evaluation is due. Whether the training ends between two epochs, and why.
+std::optional<TrainingEnd> Trainer::Loop::end_after_epoch(Feed& train, Feed* evaluation, TrainingResult& result) {
+  if (state_.progress.evaluation_due && evaluation != nullptr) judge(train, *evaluation, result);
+  // A training with nothing left to do is not interrupted, even if it was asked to stop meanwhile.
+  if (!state_.progress.evaluation_due || evaluation == nullptr) {
+    if (options_.patience > 0 && progress().not_better >= options_.patience) return TrainingEnd::kEarlyStopped;
+    if (progress().epoch >= options_.epochs) return TrainingEnd::kFinished;
+  }
+  return asked_to_stop() ? std::optional(TrainingEnd::kInterrupted) : std::nullopt;
 }
 
 TrainingResult Trainer::Loop::finish(TrainingEnd end, TrainingResult result) {
@@ -271,9 +282,6 @@ bool Trainer::Loop::train_epoch(Feed& feed, EpochReport& epoch) {
 void Trainer::Loop::end_epoch(Feed& feed, Feed* evaluation, const EpochReport& report, TrainingResult& result) {
   trainer_detail::Progress& progress = state_.progress;
   result.loss = report.loss;
-  if (options_.scheduler && options_.scheduler_interval == TrainerOptions::Interval::kEpoch) {
-    options_.scheduler->step();
-  }
   feed.loader().set_epoch(++progress.epoch);
   progress.losses = Average();
   progress.evaluation_due =

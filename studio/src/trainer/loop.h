@@ -53,7 +53,10 @@ class Trainer::Loop {
   torch::Device device() const { return device_; }
 
  private:
+  class Elastic;  // fit() that outlives ranks
+
   void start(Feed& train, Feed* evaluation);
+  std::optional<TrainingEnd> end_after_epoch(Feed& train, Feed* evaluation, TrainingResult& result);
   // False: it was asked to stop within the epoch.
   bool train_epoch(Feed& feed, EpochReport& epoch);
   void end_epoch(Feed& feed, Feed* evaluation, const EpochReport& report, TrainingResult& result);

@@ -40,8 +40,8 @@ std::vector<NamedParameter> gradients_of(const torch::nn::Module& model, const t
 
 OptimizerStep::OptimizerStep(std::shared_ptr<torch::nn::Module> model, torch::optim::Optimizer& optimizer,
                              const TrainerOptions& options, torch::Device device)
-    : model_(std::move(model)), optimizer_(optimizer), options_(options), device_(device), ddp_(model_, options.ddp) {
-  if (options.comm_hook) ddp_.register_comm_hook(options.comm_hook);
+    : model_(std::move(model)), optimizer_(optimizer), options_(options), device_(device) {
+  wrap(options.ddp);
   if (options.ema_decay > 0) averages_.emplace(*model_, ExponentialMovingAverageOptions{.decay = options.ema_decay});
   if (options.precision == TrainingPrecision::kFloat16) scaler_.emplace();
   if (options.non_finite) finite_.emplace(*model_, check_options(options));
@@ -61,42 +61,69 @@ StepOutput OptimizerStep::forward(Feed& feed) {
   return output;
 }
 
+void OptimizerStep::wrap(const DistributedDataParallelOptions& options) {
+  ddp_.emplace(model_, options);
+  if (options_.comm_hook) ddp_->register_comm_hook(options_.comm_hook);
+}
+
+void OptimizerStep::rebuild(std::int64_t step) {
+  DistributedDataParallelOptions options = options_.ddp;
+  options.init_sync = false;  // all ranks have the same values
+  wrap(options);
+  if (scaler_) scaler_->update(scaler_->get_scale());  // a step that has failed left it in the middle
+  set_step(step);
+}
+
 StepReport OptimizerStep::run(Feed& feed, int parts) {
-  const auto start = Clock::now();
-  StepReport report;
-  report.learning_rate = optimizer_.param_groups().at(0).options().get_lr();
   optimizer_.zero_grad();
   model_->zero_grad();  // the optimizer may have a part of the parameters; the others' gradients would add up
-  const double communicated_before = communicated();
-  torch::Tensor sum;  // of the losses of this step's samples
-  const auto loss_of_part = [&](int) {
-    const auto waiting = Clock::now();
+  StepReport report = compute(feed, parts, parts, [&](int) {
     TORCH_CHECK(feed.next(), "Trainer: the loader has given fewer batches than its size()");
+  });
+  apply(report);
+  return report;
+}
+
+StepReport OptimizerStep::compute(Feed& feed, int passes, double divisor, const std::function<void(int pass)>& take) {
+  start_ = Clock::now();
+  StepReport report;
+  report.learning_rate = optimizer_.param_groups().at(0).options().get_lr();
+  const double communicated_before = communicated();
+  step_sum_ = torch::Tensor();
+  const auto loss_of_pass = [&](int number) {
+    const auto waiting = Clock::now();
+    take(number);
     report.input_seconds += seconds_since(waiting);
-    const auto pass = ddp_.operator->();  // it begins
+    const auto pass = ddp_->operator->();  // it begins
     StepOutput output = forward(feed);
-    report.samples += output.samples;
+    step_samples_ = report.samples += output.samples;
     const torch::Tensor part = output.loss.detach().to(torch::kDouble).reshape({}) * output.samples;
-    sum = sum.defined() ? sum + part : part;
-    return scaler_ ? scaler_->scale(output.loss.to(torch::kFloat)) : output.loss;
+    step_sum_ = step_sum_.defined() ? step_sum_ + part : part;
+    const torch::Tensor loss = scaler_ ? scaler_->scale(output.loss.to(torch::kFloat)) : output.loss;
+    return divisor == 1 ? loss : loss / divisor;
   };
-  report.loss = accumulate_gradients(ddp_, parts, loss_of_part, {.mean = parts > 1});
+  report.loss = accumulate_gradients(*ddp_, passes, loss_of_pass, {.mean = false});
+  if (divisor != passes) report.loss = report.loss * (divisor / passes);  // the mean of this rank's
   if (scaler_) report.loss = report.loss / scaler_->get_scale();
   // A module with new parameters has a new reducer, which counts from 0.
   const double communicated_now = communicated();
   report.communication_seconds = communicated_now - (communicated_now < communicated_before ? 0 : communicated_before);
-  report.skipped = !take(report);
-  if (!report.skipped) {  // else its loss may be NaN, and would make that of the epoch NaN
-    loss_sum_ = loss_sum_.defined() ? loss_sum_ + sum : sum;
-    samples_ += report.samples;
-  }
-  report.seconds = seconds_since(start);
+  may_step_ = clip_and_check(report);
   return report;
 }
 
+void OptimizerStep::apply(StepReport& report) {
+  report.skipped = !take();
+  if (!report.skipped) {  // else its loss may be NaN, and would make that of the epoch NaN
+    loss_sum_ = loss_sum_.defined() ? loss_sum_ + step_sum_ : step_sum_;
+    samples_ += report.samples;
+  }
+  report.seconds = seconds_since(start_);
+}
+
 // Returns whether the optimizer took its step.
-bool OptimizerStep::take(StepReport& report) {
-  if (!clip_and_check(report)) return false;
+bool OptimizerStep::take() {
+  if (!may_step_) return false;
   const auto step = [this](torch::optim::Optimizer& optimizer) {
     if (options_.fused) {
       fused_step(optimizer);
@@ -119,8 +146,8 @@ bool OptimizerStep::take(StepReport& report) {
 // The arithmetic of clip_grad_norm_, with the check between norm and clipping: it names gradients by their values.
 bool OptimizerStep::clip_and_check(StepReport& report) {
   const bool checks = finite_ && !scaler_;
-  if (options_.clip_grad_norm == 0) return !checks || finite_->check(report.loss);
   if (scaler_) scaler_->unscale_(optimizer_);
+  if (options_.clip_grad_norm == 0) return !checks || finite_->check(report.loss);
   const torch::NoGradGuard no_grad;
   const auto gradients = gradients_of(*model_, optimizer_);
   const torch::Tensor norm = nn_detail::total_norm(gradients, 2);
@@ -131,7 +158,7 @@ bool OptimizerStep::clip_and_check(StepReport& report) {
 }
 
 double OptimizerStep::communicated() const {
-  const auto times = ddp_.reducer().comm_time();
+  const auto times = ddp_->reducer().comm_time();
   return times ? times->total_exposed : std::numeric_limits<double>::quiet_NaN();
 }
 
@@ -141,6 +168,12 @@ void OptimizerStep::set_step(std::int64_t step) {
 
 void OptimizerStep::check_parameters() {
   if (finite_) finite_->check_parameters();  // a step may overflow with gradients that are finite
+}
+
+Average OptimizerStep::step_losses() const {
+  Average losses;
+  losses.add(step_sum_.item<double>(), static_cast<double>(step_samples_));
+  return losses;
 }
 
 Average OptimizerStep::take_losses() {

@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -29,6 +30,18 @@ class OptimizerStep {
 
   // Takes `parts` batches from the feed. Fills what the report says of the step alone.
   StepReport run(Feed& feed, int parts);
+
+  // The two halves of a step. The first one computes and communicates: the gradients of `passes` batches, each of which
+  // `take(pass)` gets, with losses that are divided by `divisor`. It ends with the decision whether the step may be
+  // taken. Gradients must be clear before it.
+  StepReport compute(Feed& feed, int passes, double divisor, const std::function<void(int pass)>& take);
+  // The second one changes the model, and sends nothing. Adds the step's losses to those of take_losses().
+  void apply(StepReport& report);
+  // Of this rank's batches in the last compute(): the sum of the losses, and the samples. Waits for the device.
+  Average step_losses() const;
+  // After the world was formed anew. `step`: as in set_step().
+  void rebuild(std::int64_t step);
+
   // The program's step function on the present batch, in the precision of the training.
   StepOutput forward(Feed& feed);
 
@@ -43,7 +56,8 @@ class OptimizerStep {
   std::optional<GradScaler>& scaler() { return scaler_; }
 
  private:
-  bool take(StepReport& report);
+  bool take();
+  void wrap(const DistributedDataParallelOptions& options);
   // Whether the step may be taken. With clipping it has clipped.
   bool clip_and_check(StepReport& report);
   // Seconds that DDP has waited so far; NaN where it does not know.
@@ -53,10 +67,14 @@ class OptimizerStep {
   torch::optim::Optimizer& optimizer_;
   const TrainerOptions& options_;
   torch::Device device_;
-  DistributedDataParallel<std::shared_ptr<torch::nn::Module>> ddp_;
+  std::optional<DistributedDataParallel<std::shared_ptr<torch::nn::Module>>> ddp_;
   std::optional<ExponentialMovingAverage> averages_;
   std::optional<GradScaler> scaler_;
   std::optional<FiniteCheck> finite_;
+  Clock::time_point start_;
+  torch::Tensor step_sum_;  // of the losses of the present step's samples
+  std::int64_t step_samples_ = 0;
+  bool may_step_ = false;
   torch::Tensor loss_sum_;  // double, on the device: nobody waits for it before the epoch ends
   std::int64_t samples_ = 0;
 };

@@ -117,15 +117,23 @@ RunState::RunState(std::shared_ptr<torch::nn::Module> model, torch::optim::Optim
                    const TrainerOptions& options, torch::Device device, OptimizerStep& step)
     : model_(std::move(model)), optimizer_(optimizer), options_(options), device_(device), step_(step) {
   if (options.checkpoint_dir.empty()) return;
-  on_rank_0([&] {
-    // Throws now for an optimizer that cannot be saved, instead of after the first epoch.
-    checkpoint::Checkpoint().add_optimizer(optimizer_);
-    manager_ = std::make_unique<checkpoint::CheckpointManager>(options.checkpoint_dir, manager_options(options));
-    manager_->take_folder();
-  });
+  // A newcomer writes nothing before it is needed.
+  if (!options.newcomer)
+    on_rank_0([&] {
+      // Throws now for an optimizer that cannot be saved, instead of after the first epoch.
+      checkpoint::Checkpoint().add_optimizer(optimizer_);
+      manager_ = std::make_unique<checkpoint::CheckpointManager>(options.checkpoint_dir, manager_options(options));
+      manager_->take_folder();
+    });
   if (!manager_) {
     manager_ = std::make_unique<checkpoint::CheckpointManager>(options.checkpoint_dir, manager_options(options));
   }
+}
+
+void RunState::rebuild() {
+  if (!manager_ || get_rank() == 0) return;
+  // Lets go of the folder, which this rank may have written as rank 0 of an earlier world.
+  manager_ = std::make_unique<checkpoint::CheckpointManager>(options_.checkpoint_dir, manager_options(options_));
 }
 
 void RunState::save(const data::DataLoaderBase& loader, std::optional<double> metric) {
@@ -141,7 +149,7 @@ void RunState::write(const data::DataLoaderBase& loader, std::optional<double> m
   const bool on_gpu = device_.is_cuda();
   const auto gpu_generators =
       on_gpu ? gather_object(checkpoint::generator_state(device_), 0) : std::vector<at::Tensor>();
-  const Average losses = of_all(progress.losses);
+  const Average losses = options_.elastic ? progress.losses : of_all(progress.losses);
   on_rank_0([&] {
     checkpoint::Checkpoint state;
     state.add_model(*model_);
@@ -160,10 +168,10 @@ void RunState::write(const data::DataLoaderBase& loader, std::optional<double> m
     state.set("losses.sum", losses.sum());
     state.set("losses.count", losses.count());
     add_progress(state);
-    if (earlier_in_folder_) set_earlier_aside();
+    if (progress.earlier_in_folder) set_earlier_aside();
     manager_->save(progress.step, state, metric);
   });
-  earlier_in_folder_ = false;
+  progress.earlier_in_folder = false;
 }
 
 void RunState::add_progress(checkpoint::Checkpoint& state) {
@@ -253,7 +261,8 @@ void RunState::restore(const checkpoint::Checkpoint& state, data::DataLoaderBase
   if (progress.epoch >= options_.epochs && at_begin_of_epoch && progress.evaluated < progress.epoch)
     progress.evaluation_due = true;
   progress.losses = Average();
-  if (get_rank() == 0) progress.losses.add(state.get_double("losses.sum"), state.get_double("losses.count"));
+  if (get_rank() == 0 || options_.elastic)
+    progress.losses.add(state.get_double("losses.sum"), state.get_double("losses.count"));
 }
 
 // A schedule of another length goes where it would be if the training had begun with this length: all its steps are
@@ -317,7 +326,7 @@ void RunState::set_earlier_aside() {
 bool RunState::load_best() {
   TORCH_CHECK_VALUE(manager_, "Trainer: load_best needs TrainerOptions::checkpoint_dir");
   wait();
-  if (earlier_in_folder_) return false;  // nothing in the folder is of this training
+  if (progress.earlier_in_folder) return false;  // nothing in the folder is of this training
   const auto state = manager_->load_best();
   if (!state) return false;
   state->restore_model(*model_);

@@ -21,12 +21,13 @@ namespace lockstep::trainer_detail {
 struct Progress {
   std::int64_t epoch = 0;  // the present one, or the next
   std::int64_t step = 0;   // that are done
-  Average losses;          // of the present epoch: of this rank, and on rank 0 what was saved
+  Average losses;          // of the present epoch: of this rank, and on rank 0 what was saved. Elastic: of all ranks
   std::optional<double> best;
-  std::optional<double> to_beat;  // by more than min_delta: the last one that did so
-  std::int64_t not_better = 0;    // evaluations in a row that did not
-  bool evaluation_due = false;    // the epoch before the present one has not been evaluated
-  std::int64_t evaluated = 0;     // epochs that were done at the last evaluation
+  std::optional<double> to_beat;   // by more than min_delta: the last one that did so
+  std::int64_t not_better = 0;     // evaluations in a row that did not
+  bool evaluation_due = false;     // the epoch before the present one has not been evaluated
+  std::int64_t evaluated = 0;      // epochs that were done at the last evaluation
+  bool earlier_in_folder = false;  // what the folder has is another training's; the same on all ranks
 };
 
 // Of an epoch with so many batches: those that are trained.
@@ -52,7 +53,9 @@ class RunState {
   // For a training that starts from the beginning: its first save moves the checkpoints of another one into a folder of
   // their own, because their steps may be higher and their metrics better. Not sooner: a training that fails before it
   // has anything to save must not hide them from the next one that resumes.
-  void begin_anew() { earlier_in_folder_ = true; }
+  void begin_anew() { progress.earlier_in_folder = true; }
+  // After the world was formed anew: another rank may write now.
+  void rebuild();
   bool load_best();
   // Writes TrainerOptions::model_file; `found`: the evaluation of `epoch`, if there was one. Collective.
   void save_model(std::int64_t epoch, const Evaluation* found);
@@ -80,7 +83,6 @@ class RunState {
   torch::Device device_;
   OptimizerStep& step_;
   std::unique_ptr<checkpoint::CheckpointManager> manager_;
-  bool earlier_in_folder_ = false;  // what the folder has is another training's; the same on all ranks
 };
 
 }  // namespace lockstep::trainer_detail

@@ -165,6 +165,8 @@ class DataLoaderBase {
 
   // The present number of threads that make batches; kAutoWorkers changes it.
   int workers() const;
+  // Whether batches come in the order of the epoch (Delivery::kOrdered).
+  bool is_ordered() const { return options_.delivery == Delivery::kOrdered; }
   // Samples in a batch of this rank; 1 with a batch_sampler.
   std::int64_t batch_size() const { return options_.batch_size; }
 
@@ -176,6 +178,10 @@ class DataLoaderBase {
   };
 
   DataLoaderBase(const std::shared_ptr<const BatchSource>& source, DataLoaderOptions options);
+  struct ShareOf {
+    std::int64_t rank, world_size;
+  };
+  DataLoaderBase(const DataLoaderBase& other, ShareOf share);
   Loop begin_epoch();
   // Null at the end of the epoch.
   std::unique_ptr<AnyBatch> next_batch(Loop& loop);
@@ -271,6 +277,13 @@ class DataLoaderOf : public DataLoaderBase {
   Iterator begin() { return Iterator(*this, begin_epoch()); }
   std::default_sentinel_t end() const { return {}; }
 
+  // Another loader of the same dataset, with the same options, that takes the share of rank `rank` of `world_size`. It
+  // has workers and a cursor of its own, and begins at the start of this loader's epoch. Throws DataError: kUnsupported
+  // with machine_batch_size, whose batch sizes belong to the ranks of this world; what the constructor throws.
+  std::unique_ptr<DataLoaderOf> share(std::int64_t rank, std::int64_t world_size) const {
+    return std::unique_ptr<DataLoaderOf>(new DataLoaderOf(*this, ShareOf{rank, world_size}));
+  }
+
   // Throws for an iterable dataset, and for a dataset whose batches have another type than the loader's.
   const DatasetOf<S, B>& dataset() const {
     if (!dataset_) throw_wrong_source();
@@ -278,6 +291,7 @@ class DataLoaderOf : public DataLoaderBase {
   }
 
  private:
+  DataLoaderOf(const DataLoaderOf& other, ShareOf share) : DataLoaderBase(other, share), dataset_(other.dataset_) {}
   template <typename D>
   DataLoaderOf(const std::shared_ptr<D>& dataset, const Options& options, int /*shared*/)
       : DataLoaderBase(make_source<S, B>(dataset, options.collate), without_collate(options)) {

@@ -161,7 +161,8 @@ class ElasticTraining {
   // written and read as by the functions of Checkpoint of the same names, whose errors these throw. What ranks have
   // each for themselves (DistributedDataParallelOptions::broadcast_buffers off, error feedback of hooks) is not
   // recovered. Optimizers whose step() communicates (SharedStep, ZeroRedundancyOptimizer) are kUnsupported: a rank that
-  // dies in the step leaves the others without a whole state.
+  // dies in the step leaves the others without a whole state. So are models with synchronised batch normalisation: each
+  // layer needs all ranks in each forward pass, and ranks may compute different numbers of micro-batches.
   void add_model(torch::nn::Module& model);
   void add_optimizer(torch::optim::Optimizer& optimizer);
   template <typename T>
@@ -202,6 +203,10 @@ class ElasticTraining {
   // min_ranks are left. kUnsupported: no rank that is left has a whole state, because `update` has communicated.
   void run(std::int64_t steps, const ElasticFunctions& functions);
 
+  // In after_step, on all ranks alike: run() returns when all ranks have finished this after_step, although fewer steps
+  // are done than it was asked for. If a rank dies meanwhile and after_step is called again, it decides again.
+  void end() { last_ = done_; }
+
   std::int64_t steps_done() const { return done_; }
   // How often the world was formed anew.
   int recoveries() const { return recoveries_; }
@@ -217,16 +222,16 @@ class ElasticTraining {
 
   void find_room();
   void add_cursor(Cursor cursor);
-  void go_on(std::int64_t steps, const ElasticFunctions& functions);
-  void begin_world(std::int64_t steps);
+  void go_on(const ElasticFunctions& functions);
+  void begin_world();
   void take_step(const ElasticFunctions& functions);
   void clear_gradients();
   void put_back();
   void end_for_newcomers() const;
   void end_alike() const;
   void note_changes();
-  bool recover(std::int64_t steps, const std::exception_ptr& why);
-  void catch_up(std::int64_t steps);
+  bool recover(const std::exception_ptr& why);
+  void catch_up();
   void ask_store(const std::function<void(elastic_detail::WaitingRoom& room)>& ask);
   std::vector<elastic_detail::Waiting> find_newcomers(std::size_t most, Deadline until);
   bool admit(std::chrono::milliseconds timeout);
@@ -238,7 +243,7 @@ class ElasticTraining {
   void require_alike(const Survey& all);
   void require_same_start(const Survey& all) const;
   void require_whole(const Survey& all) const;
-  void require_enough(const Survey& all, std::int64_t steps);
+  void require_enough(const Survey& all);
   void refuse_repetition(const Survey& all, const std::exception_ptr& why);
   void bring_up_to_date(const Survey& all);
 
@@ -259,6 +264,8 @@ class ElasticTraining {
   int world_size_ = 0;                    // when the world was formed last
   std::int64_t done_;                     // steps
   std::int64_t after_;                    // steps for which after_step has returned
+  std::int64_t steps_ = 0;                // that run() was asked for
+  std::int64_t last_ = 0;                 // the step after which run() ends: steps_, or that of end()
   int recoveries_ = 0;
   std::string last_death_;       // what told of it
   std::int64_t broken_at_ = -1;  // the step in which a group broke although nobody had died

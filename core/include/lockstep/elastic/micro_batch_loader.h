@@ -32,29 +32,41 @@ class MicroBatchLoader {
   // rank, world_size, machine_batch_size, machine_workers) or would give micro-batches different numbers of batches
   // (exact), and for an iterable dataset, which has no cursor.
   template <typename D>
-  explicit MicroBatchLoader(D dataset, Options options = {}) : options_(std::move(options)) {
-    const bool shares = options_.group != nullptr || options_.rank >= 0 || options_.world_size >= 0;
-    if (shares || options_.machine_batch_size != 0 || options_.machine_workers != 0 || options_.exact) {
+  explicit MicroBatchLoader(D dataset, Options options = {}) {
+    const bool shares = options.group != nullptr || options.rank >= 0 || options.world_size >= 0;
+    if (shares || options.machine_batch_size != 0 || options.machine_workers != 0 || options.exact) {
       throw data::DataError(
           ErrorCode::kInvalidArgument,
           "MicroBatchLoader: group, rank, world_size, machine_batch_size, machine_workers and exact must not be set; "
           "the micro-batches are the shares, and all have the same number of batches");
     }
     auto shared = data::shared_dataset(std::move(dataset));
-    make_ = [shared](const Options& of) { return std::make_unique<Loader>(shared, of); };
-    Options alone = of_micro_batch(0, 1);
+    Options alone = of_micro_batch(options, 0, 1);
     alone.num_workers = 0;
     alone.timeout = std::chrono::milliseconds(0);  // needs workers
-    cursor_ = make_(alone)->state();
+    cursor_ = Loader(shared, alone).state();
+    make_ = [shared, options = std::move(options)](int number, int count) {
+      return std::make_unique<Loader>(shared, of_micro_batch(options, number, count));
+    };
+  }
+  // The samples of `loader`, which must live as long, from its cursor on. Throws DataError: kInvalidArgument for an
+  // iterable dataset and for Delivery::kFirstCome, whose cursor is not exact.
+  explicit MicroBatchLoader(const Loader& loader)
+      : make_([&loader](int number, int count) { return loader.share(number, count); }) {
+    if (loader.is_iterable() || !loader.is_ordered())
+      throw data::DataError(ErrorCode::kInvalidArgument,
+                            "MicroBatchLoader: expected a dataset with a size and Delivery::kOrdered: others have no "
+                            "exact cursor");
+    cursor_ = loader.state();
   }
 
-  // The next batch of this micro-batch. Call it once in each step for each micro-batch of this rank. The first call for
-  // a micro-batch makes a loader, with its workers. The reference is valid until the next call for the same
+  // The next batch of this micro-batch. Call it equally often in each step for each micro-batch of this rank. The first
+  // call for a micro-batch makes a loader, with its workers. The reference is valid until the next call for the same
   // micro-batch, or load_state().
   B& next(const MicroBatch& micro_batch) {
     Share& share = shares_[micro_batch.number];
     if (share.loader == nullptr) {
-      share.loader = make_(of_micro_batch(micro_batch.number, micro_batch.count));
+      share.loader = make_(micro_batch.number, micro_batch.count);
       share.loader->load_state(cursor_);
     } else if (share.batch) {
       ++*share.batch;
@@ -94,15 +106,13 @@ class MicroBatchLoader {
     std::optional<typename Loader::Iterator> batch;  // ends before the loader does
   };
 
-  Options of_micro_batch(int number, int count) const {
-    Options options = options_;
+  static Options of_micro_batch(Options options, int number, int count) {
     options.rank = number;
     options.world_size = count;
     return options;
   }
 
-  Options options_;
-  std::function<std::unique_ptr<Loader>(const Options& options)> make_;
+  std::function<std::unique_ptr<Loader>(int number, int count)> make_;
   data::SamplerState cursor_;
   std::map<int, Share> shares_;  // by micro-batch; only what this rank has asked for
 };

@@ -7,7 +7,7 @@
 
 #include <optional>
 
-#include "synchronised_batch_norm.h"
+#include "nn/batch_norm/synchronised_batch_norm.h"
 
 namespace lockstep::nn_detail {
 

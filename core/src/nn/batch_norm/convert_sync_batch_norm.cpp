@@ -9,7 +9,7 @@
 #include "intercepted_batch_norm.h"
 #include "lockstep/nn/as_module.h"
 #include "lockstep/nn/sync_batch_norm.h"
-#include "synchronised_batch_norm.h"
+#include "nn/batch_norm/synchronised_batch_norm.h"
 
 namespace lockstep {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <torch/types.h>
 
-#include "synchronised_batch_norm.h"
+#include "nn/batch_norm/synchronised_batch_norm.h"
 
 namespace lockstep::nn_detail {
 

@@ -8,7 +8,7 @@
 
 #include "fast_batch_norm.h"
 #include "nn/all_ranks.h"
-#include "synchronised_batch_norm.h"
+#include "nn/batch_norm/synchronised_batch_norm.h"
 
 namespace lockstep::nn_detail {
 namespace {

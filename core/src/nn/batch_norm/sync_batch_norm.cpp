@@ -3,8 +3,8 @@
 #include <torch/nn/functional/batchnorm.h>
 
 #include "nn/all_ranks.h"
+#include "nn/batch_norm/synchronised_batch_norm.h"
 #include "nn/owed_meeting.h"
-#include "synchronised_batch_norm.h"
 
 namespace lockstep {
 

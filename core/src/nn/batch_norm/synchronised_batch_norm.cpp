@@ -1,4 +1,4 @@
-#include "synchronised_batch_norm.h"
+#include "nn/batch_norm/synchronised_batch_norm.h"
 
 #include <torch/torch.h>
 

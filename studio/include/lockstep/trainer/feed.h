@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <iterator>
+#include <memory>
 #include <optional>
 #include <utility>
 
 #include "lockstep/data/data_loader.h"
+#include "lockstep/elastic/micro_batch_loader.h"
 #include "lockstep/trainer/reports.h"
 
 namespace lockstep::trainer_detail {
@@ -29,6 +31,14 @@ class Feed {
   virtual StepOutput run(const Place& place) = 0;
   // Lets go of the last batch.
   virtual void end() = 0;
+
+  // For a training that outlives its ranks (MicroBatchLoader): the next batch of this micro-batch is that of run(). The
+  // cursor is that of all micro-batches.
+  virtual void take(const MicroBatch& micro_batch) = 0;
+  virtual data::SamplerState state() = 0;
+  virtual void load_state(const data::SamplerState& state) = 0;
+  // For an evaluation: loader() is one of this share from now on.
+  virtual void take_share(std::int64_t rank, std::int64_t world_size) = 0;
 };
 
 // Moves the batch, and returns its number of samples; -1: not known.
@@ -55,10 +65,10 @@ class LoaderFeed final : public Feed {
  public:
   LoaderFeed(data::DataLoaderOf<S, B>& loader, Step& step) : loader_(loader), step_(step) {}
 
-  data::DataLoaderBase& loader() override { return loader_; }
+  data::DataLoaderBase& loader() override { return present(); }
   void begin() override {
     at_.reset();
-    at_.emplace(loader_.begin());
+    at_.emplace(present().begin());
     fresh_ = true;
   }
   bool next() override {
@@ -66,7 +76,7 @@ class LoaderFeed final : public Feed {
     return !(*at_ == std::default_sentinel);
   }
   StepOutput run(const Place& place) override {
-    B& batch = **at_;
+    B& batch = taken_ != nullptr ? *taken_ : **at_;
     const std::int64_t samples = prepare(batch, place);
     StepOutput output = step_(batch);
     if (output.samples < 0) output.samples = samples;
@@ -75,8 +85,28 @@ class LoaderFeed final : public Feed {
   }
   void end() override { at_.reset(); }
 
+  void take(const MicroBatch& micro_batch) override { taken_ = &shares().next(micro_batch); }
+  data::SamplerState state() override { return shares().state(); }
+  void load_state(const data::SamplerState& state) override {
+    taken_ = nullptr;
+    shares().load_state(state);
+  }
+  void take_share(std::int64_t rank, std::int64_t world_size) override {
+    end();
+    share_ = loader_.share(rank, world_size);
+  }
+
  private:
+  data::DataLoaderOf<S, B>& present() { return share_ != nullptr ? *share_ : loader_; }
+  MicroBatchLoader<S, B>& shares() {
+    if (!shares_) shares_.emplace(loader_);
+    return *shares_;
+  }
+
   data::DataLoaderOf<S, B>& loader_;
+  std::unique_ptr<data::DataLoaderOf<S, B>> share_;  // null: loader_
+  std::optional<MicroBatchLoader<S, B>> shares_;
+  B* taken_ = nullptr;  // the batch of take()
   Step& step_;
   std::optional<typename data::DataLoaderOf<S, B>::Iterator> at_;
   bool fresh_ = false;

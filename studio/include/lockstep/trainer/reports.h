@@ -100,6 +100,7 @@ enum class TrainingEnd {
   kFinished,      // all epochs are done
   kEarlyStopped,  // the last TrainerOptions::patience evaluations were not better
   kInterrupted,   // a signal asked for it (or Trainer::stop)
+  kNotNeeded,     // TrainerOptions::newcomer: the training has ended without this process
 };
 
 struct TrainingResult {

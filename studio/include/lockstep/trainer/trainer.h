@@ -36,6 +36,7 @@
 #include <vector>
 
 #include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/elastic/elastic_training.h"
 #include "lockstep/nn/as_module.h"
 #include "lockstep/nn/comm_hook.h"
 #include "lockstep/nn/finite_check.h"
@@ -104,6 +105,18 @@ struct TrainerOptions {
   std::uint64_t seed = 0;
   // When positive: an epoch and an evaluation end after this number of batches. For trying things out.
   std::int64_t limit_batches = 0;
+
+  // Set: the training outlives ranks that die in fit() (ElasticTraining, docs/failures.md). The world must be made with
+  // InitOptions::enable_reconfigure. A step has `accumulation` batches of each rank of the start. After a death the
+  // other ranks compute the batches of the dead rank too, or a newcomer takes its place. The random numbers of each
+  // batch are its own, from `seed`. Callbacks are called again for the last step if a rank dies in one of them, in an
+  // evaluation or in a save. Of ElasticOptions, min_ranks, timeout, newcomers and newcomer_timeout count; the others
+  // must be left as they are. kUnsupported with comm_hook, optimizers whose step communicates, synchronised batch
+  // normalisation and machine_batch_size. fit() may be called once.
+  std::optional<ElasticOptions> elastic = {};
+  // This process waits in fit() for the place of a dead rank (ElasticTraining::join). If it is not needed, fit()
+  // returns kNotNeeded. Until then it writes nothing. It needs `elastic` with `newcomers`, and a world of its own.
+  bool newcomer = false;
 
   // Epochs from one evaluation to the next. The last epoch always has an evaluation.
   std::int64_t evaluate_every = 1;
