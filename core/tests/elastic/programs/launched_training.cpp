@@ -68,7 +68,8 @@ struct Events {
       if (event.rfind(where + mine, 0) != 0) continue;
       const std::string what = event.substr(where.size() + mine.size());
       const std::chrono::duration<double, std::milli> now = std::chrono::steady_clock::now().time_since_epoch();
-      if (what == "kill" || what == "time") std::cout << where << " at " << now.count() << " ms" << std::endl;
+      if (what == "kill" || what == "time")
+        std::cout << std::fixed << where << " at " << now.count() << " ms" << std::endl;
       if (what == "kill") raise(SIGKILL);
       if (what == "stop") raise(SIGSTOP);
       if (what == "throw") throw std::runtime_error("the program's own error");
