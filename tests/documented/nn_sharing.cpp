@@ -8,6 +8,7 @@
 #include "lockstep/c10d/distributed.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/models/resnet.h"
+#include "lockstep/nn/comm_hook.h"
 #include "lockstep/nn/distributed_data_parallel.h"
 #include "lockstep/nn/lr_schedules.h"
 #include "lockstep/nn/shared_step.h"
@@ -63,6 +64,13 @@ using checkpoint::Checkpoint;
   optimizer.zero_grad();
   loss_of(ddp->forward(x), y).backward();
   optimizer.step();
+}
+
+[[maybe_unused]] void sharing_in_one_pass(const Net& net) {
+  DistributedDataParallel ddp(net);
+  ddp.register_comm_hook(make_noop_hook());
+  SharedStep<torch::optim::AdamW> optimizer(ddp.parameters(), torch::optim::AdamWOptions(1e-3),
+                                            {.fused = true, .average_gradients = true, .max_norm = 1.0});
 }
 
 [[maybe_unused]] void sharing_header(const Net& net, Loss loss_of, const torch::Tensor& x, const torch::Tensor& y) {
