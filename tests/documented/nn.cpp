@@ -60,6 +60,16 @@ using data::DataLoader;
   const torch::Tensor y = activation_checkpoint(segment, x);
 }
 
+[[maybe_unused]] void without_samples(DistributedDataParallel<Net>& ddp, torch::optim::SGD& optimizer, Loss loss_of,
+                                      int samples, const torch::Tensor& x, const torch::Tensor& y) {
+  if (samples > 0) {
+    loss_of(ddp->forward(x), y).backward();
+  } else {
+    ddp.pass_without_input();
+  }
+  optimizer.step();
+}
+
 [[maybe_unused]] void through_a_collective(Loss loss_of, const torch::Tensor& features) {
   {
     const torch::Tensor all = functional::all_gather_into_tensor(features);  // [ranks * n, ...]

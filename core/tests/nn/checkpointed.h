@@ -1,5 +1,5 @@
-// Activation checkpointing: the backward pass computes a segment's activations again. LibTorch has no
-// torch.utils.checkpoint, so programs write it like this.
+// Activation checkpointing in two forms: Lockstep's, with a backward pass inside the backward pass, and one that a
+// program might write itself, with one backward pass.
 #pragma once
 
 #include <ATen/autocast_mode.h>
@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/nn/activation_checkpoint.h"
 #include "lockstep/nn/mixed_precision.h"
 
 namespace lockstep::test {
@@ -41,21 +42,6 @@ inline c10::intrusive_ptr<Kept> kept(torch::autograd::AutogradContext& context) 
   return c10::static_intrusive_pointer_cast<Kept>(context.saved_data["segment"].toCapsule());
 }
 
-struct Reentrant : torch::autograd::Function<Reentrant> {
-  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
-                               const Segment& segment) {
-    context->save_for_backward({x});
-    keep(*context, segment);
-    return segment(x);
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 torch::autograd::variable_list gradients) {
-    const torch::Tensor x = context->get_saved_variables()[0].detach().requires_grad_();
-    torch::autograd::backward({kept(*context)->compute(x)}, {gradients[0]});
-    return {x.grad(), torch::Tensor()};
-  }
-};
-
 struct Functional : torch::autograd::Function<Functional> {
   static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
                                const at::TensorList& parameters, const Segment& segment) {
@@ -79,10 +65,9 @@ struct Functional : torch::autograd::Function<Functional> {
 
 }  // namespace checkpoint_detail
 
-// As torch.utils.checkpoint with use_reentrant: a backward pass inside the backward pass.
+// A backward pass inside the backward pass.
 inline torch::Tensor checkpoint_reentrant(const torch::Tensor& x, const Segment& segment) {
-  // Like there, an input must need a gradient: parameters are no inputs.
-  return checkpoint_detail::Reentrant::apply(x.requires_grad() ? x : x.detach().requires_grad_(), segment);
+  return activation_checkpoint(segment, x);
 }
 
 // One backward pass, in which `parameters`, those of the segment, get their gradients.

@@ -131,6 +131,14 @@ class DistributedDataParallel {
   //   const auto guard = ddp.no_sync(part + 1 < parts);
   NoSyncGuard no_sync(bool enable = true) { return replica_.no_sync(enable); }
 
+  // In place of a forward and a backward pass, on a rank that has no samples in this step while other ranks have: takes
+  // part in their backward pass, without calling the model. Afterwards this rank has the same gradients and buffers as
+  // the others, and takes the same step of the optimizer. It counts as zero in the mean. Micro-batches that it has had
+  // in this step (no_sync) count; under a guard of no_sync the call does nothing. Collective with backward() of the
+  // other ranks. A c10::ValueError for a model with synchronised batch normalisation in training mode, whose forward
+  // pass is collective too.
+  void pass_without_input() { replica_.pass_without_input(); }
+
   // Runs `loop` on ranks that may have different numbers of inputs. A rank that has finished takes part with zeros
   // until all ranks have finished. Then all ranks get the parameters and buffers of the highest rank that trained to
   // the end. A rank that finished early is left with the gradients of the other ranks' last pass. Collective: if the

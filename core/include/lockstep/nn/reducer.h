@@ -101,6 +101,10 @@ class Reducer {
   // the gradients before the call: an undefined gradient becomes the mean if another rank has that gradient, a defined
   // gradient may hold values of any pass.
   void shadow_pass();
+  // Takes part in a pass of other ranks without one of its own. The gradients that parameters have, such as the sum of
+  // passes without synchronisation, take part; a parameter without a gradient counts as zero. Collective with their
+  // pass.
+  void pass_without_input();
   // The rank whose buffers all ranks get.
   void set_buffer_source(int rank);
   // From the next pass on, gradients become their mean over ranks times `scale`, which must be the same on every rank.

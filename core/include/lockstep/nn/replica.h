@@ -97,6 +97,7 @@ class Replica {
   // Where inputs are moved to; none: they stay where they are.
   std::optional<torch::Device> input_device() const;
   NoSyncGuard no_sync(bool enable);
+  void pass_without_input();
   void begin_join(const JoinOptions& options);
   void finish_join();
   void cancel_join() { end_join(); }

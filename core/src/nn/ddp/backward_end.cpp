@@ -42,7 +42,7 @@ void BackwardPass::start_rest() {
     ReducedParameter& parameter = reducer_.parameters[i];
     if (kind_ == Kind::kOwn) parameter.most_arrivals = std::max(parameter.most_arrivals, gradients_[i].arrivals);
     if (parameter.info.sparse) {
-      report.set_used(i, parameter.tensor.grad().defined() && kind_ == Kind::kOwn);
+      report.set_used(i, parameter.tensor.grad().defined() && kind_ != Kind::kShadow);
     } else if (builds_buckets_ || !gradients_[i].ready) {
       place(i);  // in the first pass all; later the old gradient or zeros
     }
@@ -50,7 +50,7 @@ void BackwardPass::start_rest() {
   report.set_buffers_changed(reducer_.sends_buffers_early && reducer_.buffers.changed());
   // Of reducers that share parameters a forward pass cannot be assigned to a backward pass, so they rule out nothing.
   const ProgramPasses::Dropped dropped = reducer_.passes.dropped();
-  report.set_dropped(kind_ == Kind::kOwn && !reducer_.has_family, dropped.least, dropped.most);
+  report.set_dropped(kind_ != Kind::kShadow && !reducer_.has_family, dropped.least, dropped.most);
   report.set_interrupted(false);
   while (next_bucket_ < reductions_.size()) start_next_bucket();
   report.start();
@@ -177,7 +177,7 @@ void BackwardPass::finish_sparse() {
     const Counting counting(exposed_);
     torch::Tensor& gradient = parameter.tensor.mutable_grad();
     const torch::Tensor own = own_rows({parameter.name, parameter.tensor},
-                                       kind_ == Kind::kOwn ? gradient : torch::Tensor(), reducer_.backend.rank());
+                                       kind_ != Kind::kShadow ? gradient : torch::Tensor(), reducer_.backend.rank());
     sent_ += own.indices().nbytes() + own.values().nbytes();
     gradient = mean_of_rows(own, parameter.tensor, reducer_.backend);
     if (scale != 1) gradient.mul_(scale);
@@ -215,7 +215,7 @@ void BackwardPass::check_same_steps() {
 // Of reducers that share parameters, one may have a pass that the program's call of another one has begun. Such a pass
 // tells nothing of the model's own passes.
 void BackwardPass::check_static_graph() {
-  if (!reducer_.options.static_graph || kind_ == Kind::kShadow) return;
+  if (!reducer_.options.static_graph || kind_ != Kind::kOwn) return;
   if (!follows_forward_ && reducer_.has_family) return;
   std::vector<bool> used;
   for (const Gradient& gradient : gradients_) used.push_back(gradient.ready);

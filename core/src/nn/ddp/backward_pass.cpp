@@ -51,7 +51,7 @@ void BackwardPass::add(std::size_t index, const torch::Tensor& incoming) {
 
 void BackwardPass::place(std::size_t index, const torch::Tensor& incoming) {
   using Placed = GradientBuckets::Placed;
-  const Placed placed = reducer_.buckets.place(index, kind_ == Kind::kOwn, incoming);
+  const Placed placed = reducer_.buckets.place(index, kind_ != Kind::kShadow, incoming);
   reducer_.report->set_used(index, placed != Placed::kZeros);
   if (placed == Placed::kInPlace) ++placed_;
   if (placed == Placed::kToCopy) gradients_[index].to_copy = true;

@@ -71,8 +71,9 @@ class BucketReduction {
 class BackwardPass {
  public:
   enum class Kind {
-    kOwn,     // a backward pass of this rank
-    kShadow,  // a pass of other ranks, in a join: this rank gives zeros
+    kOwn,           // a backward pass of this rank
+    kShadow,        // a pass of other ranks, in a join: this rank gives zeros
+    kWithoutInput,  // a pass of other ranks, in the same step: this rank gives the gradients that its parameters have
   };
   // `follows_forward`: whether the reducer's model was called since its last backward pass. `exposed`: seconds of
   // communication before the pass.

@@ -119,12 +119,18 @@ bool Reducer::is_recomputing() const {
 }
 void Reducer::shadow_pass() {
   MutexLock lock(impl_->mutex);
-  nn_detail::ReducerState& state = impl_->state;
-  impl_->abandon_pass();
+  impl_->run_pass_of_others(nn_detail::BackwardPass::Kind::kShadow);
+}
+void Reducer::pass_without_input() {
+  MutexLock lock(impl_->mutex);
+  impl_->run_pass_of_others(nn_detail::BackwardPass::Kind::kWithoutInput);
+}
+void Reducer::Impl::run_pass_of_others(nn_detail::BackwardPass::Kind kind) {
+  abandon_pass();
   if (state.sends_buffers_early) state.start_buffers();
-  impl_->pass.emplace(state, nn_detail::BackwardPass::Kind::kShadow, /*follows_forward=*/false, /*exposed=*/0);
-  impl_->pass->end_gathering();
-  impl_->finish_pass();
+  pass.emplace(state, kind, /*follows_forward=*/false, /*exposed=*/0);
+  pass->end_gathering();
+  finish_pass();
 }
 
 // Settings.

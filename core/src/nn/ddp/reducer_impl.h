@@ -43,6 +43,8 @@ struct Reducer::Impl : std::enable_shared_from_this<Reducer::Impl> {
   void on_end(bool in_part) LOCKSTEP_EXCLUDES(mutex);
   // Called when a watched backward pass is gone; nothing if it has come to its end.
   void on_exception() LOCKSTEP_EXCLUDES(mutex);
+  // A pass without a backward pass of this rank.
+  void run_pass_of_others(nn_detail::BackwardPass::Kind kind) LOCKSTEP_REQUIRES(mutex);
   void finish_pass() LOCKSTEP_REQUIRES(mutex);
   void abandon_pass() LOCKSTEP_REQUIRES(mutex);
 

@@ -88,6 +88,24 @@ void Replica::refuse_collectives_in_forward() const {
   }
 }
 
+void Replica::pass_without_input() {
+  TORCH_CHECK(!join_, "pass_without_input() inside join(), which takes part for ranks without inputs by itself");
+  reducer_->check_group();
+  for (const nn_detail::SynchronisedLayer& layer : nn_detail::synchronised_layers(*module_)) {
+    TORCH_CHECK_VALUE(!layer.module->is_training(), "pass_without_input: layer '", layer.name, "' (",
+                      layer.module->name(),
+                      ") synchronises its batches in the forward pass, which this rank would "
+                      "leave out; call the model with an empty batch instead");
+  }
+  if (guards_.use_count() != 1 || world_size() == 1) return;  // passes send nothing
+  renew_view();
+  const std::vector<torch::Tensor> reduced = reduced_parameters();
+  if (!nn_detail::any_trained(reduced)) return;
+  if (module_changed(reduced)) take_changed_module();
+  reducer_->check_sizes();
+  reducer_->pass_without_input();
+}
+
 // A rank that has finished takes part in passes of the model that it knows. The ranks compare their models in messages
 // that it does not wait for.
 void Replica::refuse_change_in_join() const {
