@@ -74,7 +74,8 @@ TEST(FlightRecorderParity, AQuietRunIsGood) {
 
 TEST(FlightRecorderParity, NamesTheRankThatIsMissing) {
   const std::string said = analysed([](int rank) {
-    if (rank != 1) EXPECT_ANY_THROW(all_reduce(torch::ones({5}), {.timeout = std::chrono::milliseconds(300)}));
+    if (rank == 1) return;
+    EXPECT_ANY_THROW(all_reduce(torch::ones({5}), {.timeout = std::chrono::milliseconds(300)}));
   });
   expect_all_good(said);
   EXPECT_NE(said.find("all_reduce #15 of world:world, [[5]], good, missing [1]"), std::string::npos) << said;
