@@ -65,7 +65,7 @@ class [[nodiscard]] NoSyncGuard {
 
 class Replica {
  public:
-  Replica(std::shared_ptr<torch::nn::Module> module, const DistributedDataParallelOptions& options);
+  Replica(std::shared_ptr<torch::nn::Module> module, const DistributedDataParallelOptions& options, CallSite site);
   Replica(const Replica&) = delete;
   Replica& operator=(const Replica&) = delete;
 
@@ -132,6 +132,7 @@ class Replica {
   void throw_if_uneven(bool active);
   void end_join();
 
+  const CallSite site_;
   std::shared_ptr<torch::nn::Module> module_;
   DistributedDataParallelOptions options_;
   ProcessGroup group_;                               // a group of its own beside that of the options

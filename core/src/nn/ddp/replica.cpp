@@ -26,8 +26,10 @@ bool same_ranks(const ProcessGroup& a, const ProcessGroup& b) {
 
 }  // namespace
 
-Replica::Replica(std::shared_ptr<torch::nn::Module> module, const DistributedDataParallelOptions& options)
-    : module_(std::move(module)), options_(options), group_(options.process_group) {
+Replica::Replica(std::shared_ptr<torch::nn::Module> module, const DistributedDataParallelOptions& options,
+                 CallSite site)
+    : site_(site), module_(std::move(module)), options_(options), group_(options.process_group) {
+  const CallScope scope(site_);
   synchronise_state(/*source=*/0, /*send=*/options_.init_sync);
   build_reducer();
 }
@@ -141,7 +143,7 @@ void Replica::build_reducer() {
   options.gradient_as_bucket_view = options_.gradient_as_bucket_view;
   options.static_graph = options_.static_graph;
   reducer_.reset();  // removes its hooks before new ones are added
-  reducer_ = std::make_unique<Reducer>(known_, std::move(state.buffers), group_, options);
+  reducer_ = std::make_unique<Reducer>(known_, std::move(state.buffers), group_, options, site_);
   reducer_->set_comm_hook(comm_hook_);
   reducer_->set_before_pass([this] { start_joined_pass(); });
   reducer_->set_synchronises([this] { return guards_.use_count() == 1; });
@@ -190,6 +192,7 @@ bool Replica::buffers_changed() const {
 }
 
 void Replica::before_forward() {
+  const CallScope scope(site_);
   reducer_->check_group();
   if (!torch::GradMode::is_enabled() || reducer_->is_recomputing()) return;
   if (throws_where_uneven()) meet_before_pass();
@@ -197,6 +200,7 @@ void Replica::before_forward() {
 }
 
 void Replica::before_method() {
+  const CallScope scope(site_);
   reducer_->check_group();
   if (!torch::GradMode::is_enabled() || reducer_->is_recomputing()) return;
   if (throws_where_uneven()) owe_meeting();
