@@ -37,6 +37,7 @@ Result<Transfer> make_transfer(const Send& args, int group_size) {
   transfer.peer = args.destination;
   transfer.tag = args.tag;
   transfer.source = args.data;
+  transfer.place = current_call_place();
   return transfer;
 }
 
@@ -47,6 +48,7 @@ Result<Transfer> make_transfer(const Receive& args, int group_size) {
   transfer.peer = args.source;
   transfer.tag = args.tag;
   transfer.target = args.data;
+  transfer.place = current_call_place();
   return transfer;
 }
 
@@ -57,6 +59,14 @@ Status refuse_fork(const std::string& whose) {
                   "be forked before the group is made, or replace its program (exec); a fork may join a world of "
                   "its own",
                   whose)};
+}
+
+// What this thread asks for now.
+template <typename Args>
+RequestView make_view(const Args& args, int rank) {
+  RequestView request = view_of(args, rank);
+  request.place = current_call_place();
+  return request;
 }
 
 // The other groups of the process learn of a broken group before the caller does.
@@ -216,7 +226,7 @@ Status Communicator::run(const Args& args, Deadline deadline) {
     LOCKSTEP_ASSIGN_OR_RETURN(Transfer transfer, make_transfer(args, group_size()));
     return tell_other_groups(*group_, group_->run(std::move(transfer), deadline));
   } else {
-    const RequestView request = view_of(args, rank());
+    const RequestView request = make_view(args, rank());
     LOCKSTEP_RETURN_IF_ERROR(validate(request, rank(), group_size()));
     return tell_other_groups(*group_, group_->run(request, deadline));
   }
@@ -231,7 +241,7 @@ Result<Operation> Communicator::start(const Args& args, KeepAlive keep) {
                               tell_other_groups(*group_, group_->start(std::move(transfer), std::move(keep))));
     return Operation(std::move(state));
   } else {
-    const RequestView request = view_of(args, rank());
+    const RequestView request = make_view(args, rank());
     LOCKSTEP_RETURN_IF_ERROR(validate(request, rank(), group_size()));
     LOCKSTEP_ASSIGN_OR_RETURN(auto state, tell_other_groups(*group_, group_->start(request.copy(), std::move(keep))));
     return Operation(std::move(state));

@@ -260,10 +260,10 @@ TEST(ObjectsMulti, WhatARankCannotSendIsToldToAll) {
       EXPECT_EQ(all_gather_object(rank), (std::vector<int>{0, 1, 2}));
     };
     Unsendable value{rank == 1};
-    expect_told(1, "no bytes. Every rank", [&] { broadcast_object(value, 1); });
-    expect_told(1, "no bytes. Every rank", [&] { all_gather_object(value); });
-    expect_told(1, "no bytes. Every rank", [&] { gather_object(value, 0); });
-    expect_told(1, "no bytes. Every rank",
+    expect_told(1, "no bytes (called at", [&] { broadcast_object(value, 1); });
+    expect_told(1, "no bytes (called at", [&] { all_gather_object(value); });
+    expect_told(1, "no bytes (called at", [&] { gather_object(value, 0); });
+    expect_told(1, "no bytes (called at",
                 [&] { scatter_object(rank == 1 ? std::vector<Unsendable>(kWorld, value) : none, 1); });
     expect_told(0, "one per rank of the group) values, found 1",
                 [&] { scatter_object(rank == 0 ? std::vector<int>{1} : std::vector<int>(), 0); });

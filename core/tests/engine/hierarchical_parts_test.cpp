@@ -23,7 +23,7 @@ class Boards {
   const CallBoard& of(int index) const { return boards_[index]; }
 
  private:
-  std::vector<std::atomic<std::uint64_t>> cells_;
+  std::vector<CallBoard::Entry> cells_;
   std::vector<CallBoard> boards_;
 };
 
@@ -35,16 +35,32 @@ TEST(CallBoard, ShowsTheLatestCallThatAnyRankOfTheMachineKnows) {
   boards.of(2).note(4, call_word(2, Kind::kReduce));  // older news come late
   for (int index = 0; index < 3; ++index) {
     EXPECT_EQ(boards.of(index).latest(4), call_word(9, Kind::kBarrier));
-    EXPECT_EQ(boards.of(index).describe(4), "last call barrier #9");
+    EXPECT_FALSE(boards.of(index).place(4)) << "nobody has said from where";
     EXPECT_TRUE(boards.of(index).has_called(4, 9));
     EXPECT_FALSE(boards.of(index).has_called(4, 10));
   }
 }
 
+SentPlace place_at(std::uint32_t line) {
+  return SentPlace({number_of({"a program/src/train.cpp", line}), 0});
+}
+
+TEST(CallBoard, ShowsFromWhereTheLatestCallWasMade) {
+  const Boards boards(2, 3);
+  boards.of(0).note(1, call_word(7, Kind::kAllReduce), place_at(41));
+  boards.of(1).note(1, call_word(6, Kind::kBarrier), place_at(40));
+  ASSERT_TRUE(boards.of(1).place(1));
+  EXPECT_EQ(boards.of(1).place(1)->describe(), " at src/train.cpp:41");
+  boards.of(0).note(1, call_word(5, Kind::kBarrier), place_at(39));  // older news come late
+  EXPECT_EQ(boards.of(1).place(1)->describe(), " at src/train.cpp:41");
+  boards.of(1).note(1, call_word(8, Kind::kBarrier));
+  EXPECT_FALSE(boards.of(0).place(1)) << "nobody knows from where call 8 came";
+}
+
 TEST(CallBoard, KnowsNothingAtFirst) {
   const Boards boards(1, 2);
   EXPECT_EQ(boards.of(0).latest(1), 0U);
-  EXPECT_EQ(boards.of(0).describe(1), "no call known");
+  EXPECT_FALSE(boards.of(0).place(1));
   EXPECT_FALSE(boards.of(0).has_called(1, 1));
 }
 
@@ -70,13 +86,16 @@ TEST(ActiveMessageHeader, IsRefusedFromStrangers) {
 }
 
 TEST(News, ComeBackAsTheyWereSent) {
-  const std::vector<RankNews> sent{
-      {call_word(1, Kind::kBarrier), ""}, {0, "stopped by a signal"}, {~std::uint64_t{0}, "dead"}};
+  const std::vector<RankNews> sent{{call_word(1, Kind::kBarrier), "", "barrier #2", place_at(12)},
+                                   {0, "stopped by a signal"},
+                                   {~std::uint64_t{0}, "dead"}};
   const std::vector<RankNews> got = unpack_news(pack_news(sent), sent.size());
   ASSERT_EQ(got.size(), sent.size());
   for (std::size_t i = 0; i < sent.size(); ++i) {
     EXPECT_EQ(got[i].call, sent[i].call);
     EXPECT_EQ(got[i].condition, sent[i].condition);
+    EXPECT_EQ(got[i].waits_for, sent[i].waits_for);
+    EXPECT_EQ(got[i].place.describe(), sent[i].place.describe());
   }
   EXPECT_EQ(unpack_news(pack_news(sent), 2).size(), 2U) << "what follows does not count";
 }
@@ -98,10 +117,11 @@ TEST(News, ThatAreCutOffGiveTheRanksThatAreWhole) {
 TEST(News, OfRandomBytesAreReadWithoutHarm) {
   std::mt19937 random(1);
   for (int round = 0; round < 2000; ++round) {
-    std::string text(random() % 64, '\0');
+    std::string text(random() % 600, '\0');
     for (char& byte : text) byte = static_cast<char>(random() % 4);
     std::size_t bytes = 0;
-    for (const RankNews& one : unpack_news(text, 5)) bytes += sizeof one.call + one.condition.size() + 1;
+    for (const RankNews& one : unpack_news(text, 5))
+      bytes += sizeof one.call + sizeof one.place + one.condition.size() + one.waits_for.size() + 2;
     ASSERT_LE(bytes, text.size());
   }
 }

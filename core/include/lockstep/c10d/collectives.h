@@ -29,6 +29,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
+#include "lockstep/base/call_site.h"
 #include "lockstep/c10d/process_groups.h"
 
 namespace lockstep {
@@ -68,71 +69,88 @@ struct PointToPointOptions {
 c10d::ReduceOp premul_sum(double factor);
 
 // `tensor` of every rank becomes the reduction of all ranks' tensors.
-void all_reduce(const at::Tensor& tensor, const ReductionOptions& options = {});
-Work all_reduce_async(const at::Tensor& tensor, const ReductionOptions& options = {});
+void all_reduce(const at::Tensor& tensor, const ReductionOptions& options = {}, CallSite site = CallSite::here());
+Work all_reduce_async(const at::Tensor& tensor, const ReductionOptions& options = {}, CallSite site = CallSite::here());
 
 // all_reduce of each of several tensors; their dtypes may differ. A tensor that is in the list twice is reduced once.
-void all_reduce_coalesced(at::TensorList tensors, const ReductionOptions& options = {});
-Work all_reduce_coalesced_async(at::TensorList tensors, const ReductionOptions& options = {});
+void all_reduce_coalesced(at::TensorList tensors, const ReductionOptions& options = {},
+                          CallSite site = CallSite::here());
+Work all_reduce_coalesced_async(at::TensorList tensors, const ReductionOptions& options = {},
+                                CallSite site = CallSite::here());
 
 // `tensor` of every other rank gets the values of `tensor` of `src`.
-void broadcast(const at::Tensor& tensor, int src, const CollectiveOptions& options = {});
-Work broadcast_async(const at::Tensor& tensor, int src, const CollectiveOptions& options = {});
+void broadcast(const at::Tensor& tensor, int src, const CollectiveOptions& options = {},
+               CallSite site = CallSite::here());
+Work broadcast_async(const at::Tensor& tensor, int src, const CollectiveOptions& options = {},
+                     CallSite site = CallSite::here());
 
 // `tensor` of `dst` becomes the reduction. On other ranks it keeps its values (in other libraries it may get partial
 // sums).
-void reduce(const at::Tensor& tensor, int dst, const ReductionOptions& options = {});
-Work reduce_async(const at::Tensor& tensor, int dst, const ReductionOptions& options = {});
+void reduce(const at::Tensor& tensor, int dst, const ReductionOptions& options = {}, CallSite site = CallSite::here());
+Work reduce_async(const at::Tensor& tensor, int dst, const ReductionOptions& options = {},
+                  CallSite site = CallSite::here());
 
 // outputs[r] gets the input of group rank r and must have its size; sizes may differ between ranks.
-void all_gather(at::TensorList outputs, const at::Tensor& input, const CollectiveOptions& options = {});
-Work all_gather_async(at::TensorList outputs, const at::Tensor& input, const CollectiveOptions& options = {});
+void all_gather(at::TensorList outputs, const at::Tensor& input, const CollectiveOptions& options = {},
+                CallSite site = CallSite::here());
+Work all_gather_async(at::TensorList outputs, const at::Tensor& input, const CollectiveOptions& options = {},
+                      CallSite site = CallSite::here());
 
 // `output` holds world_size times as many elements as `input`: all inputs, by group rank. For an input of [n, ...],
 // `output` is [world_size * n, ...] (inputs concatenated) or [world_size, n, ...] (inputs stacked).
-void all_gather_into_tensor(const at::Tensor& output, const at::Tensor& input, const CollectiveOptions& options = {});
+void all_gather_into_tensor(const at::Tensor& output, const at::Tensor& input, const CollectiveOptions& options = {},
+                            CallSite site = CallSite::here());
 Work all_gather_into_tensor_async(const at::Tensor& output, const at::Tensor& input,
-                                  const CollectiveOptions& options = {});
+                                  const CollectiveOptions& options = {}, CallSite site = CallSite::here());
 
 // The all_gather of each of several inputs; their dtypes may differ. outputs[r][i] gets inputs[i] of group rank r. Not
 // with NCCL.
 void all_gather_coalesced(std::span<const std::vector<at::Tensor>> outputs, at::TensorList inputs,
-                          const CollectiveOptions& options = {});
+                          const CollectiveOptions& options = {}, CallSite site = CallSite::here());
 Work all_gather_coalesced_async(std::span<const std::vector<at::Tensor>> outputs, at::TensorList inputs,
-                                const CollectiveOptions& options = {});
+                                const CollectiveOptions& options = {}, CallSite site = CallSite::here());
 
 // all_gather_into_tensor of each of several pairs outputs[i], inputs[i].
 void all_gather_into_tensor_coalesced(at::TensorList outputs, at::TensorList inputs,
-                                      const CollectiveOptions& options = {});
+                                      const CollectiveOptions& options = {}, CallSite site = CallSite::here());
 Work all_gather_into_tensor_coalesced_async(at::TensorList outputs, at::TensorList inputs,
-                                            const CollectiveOptions& options = {});
+                                            const CollectiveOptions& options = {}, CallSite site = CallSite::here());
 
 // On `dst`, outputs[r] gets the input of group rank r; elsewhere `outputs` is empty.
-void gather(const at::Tensor& input, at::TensorList outputs, int dst, const CollectiveOptions& options = {});
-Work gather_async(const at::Tensor& input, at::TensorList outputs, int dst, const CollectiveOptions& options = {});
+void gather(const at::Tensor& input, at::TensorList outputs, int dst, const CollectiveOptions& options = {},
+            CallSite site = CallSite::here());
+Work gather_async(const at::Tensor& input, at::TensorList outputs, int dst, const CollectiveOptions& options = {},
+                  CallSite site = CallSite::here());
 
 // Group rank r's output becomes inputs[r] of `src`; elsewhere `inputs` is empty.
-void scatter(const at::Tensor& output, at::TensorList inputs, int src, const CollectiveOptions& options = {});
-Work scatter_async(const at::Tensor& output, at::TensorList inputs, int src, const CollectiveOptions& options = {});
+void scatter(const at::Tensor& output, at::TensorList inputs, int src, const CollectiveOptions& options = {},
+             CallSite site = CallSite::here());
+Work scatter_async(const at::Tensor& output, at::TensorList inputs, int src, const CollectiveOptions& options = {},
+                   CallSite site = CallSite::here());
 
 // Group rank r's output becomes the reduction of all ranks' inputs[r].
-void reduce_scatter(const at::Tensor& output, at::TensorList inputs, const ReductionOptions& options = {});
-Work reduce_scatter_async(const at::Tensor& output, at::TensorList inputs, const ReductionOptions& options = {});
+void reduce_scatter(const at::Tensor& output, at::TensorList inputs, const ReductionOptions& options = {},
+                    CallSite site = CallSite::here());
+Work reduce_scatter_async(const at::Tensor& output, at::TensorList inputs, const ReductionOptions& options = {},
+                          CallSite site = CallSite::here());
 
 // reduce_scatter with the inputs in one tensor, which has world_size times as many elements as `output`.
-void reduce_scatter_tensor(const at::Tensor& output, const at::Tensor& input, const ReductionOptions& options = {});
+void reduce_scatter_tensor(const at::Tensor& output, const at::Tensor& input, const ReductionOptions& options = {},
+                           CallSite site = CallSite::here());
 Work reduce_scatter_tensor_async(const at::Tensor& output, const at::Tensor& input,
-                                 const ReductionOptions& options = {});
+                                 const ReductionOptions& options = {}, CallSite site = CallSite::here());
 
 // reduce_scatter_tensor of each of several pairs outputs[i], inputs[i].
 void reduce_scatter_tensor_coalesced(at::TensorList outputs, at::TensorList inputs,
-                                     const ReductionOptions& options = {});
+                                     const ReductionOptions& options = {}, CallSite site = CallSite::here());
 Work reduce_scatter_tensor_coalesced_async(at::TensorList outputs, at::TensorList inputs,
-                                           const ReductionOptions& options = {});
+                                           const ReductionOptions& options = {}, CallSite site = CallSite::here());
 
 // outputs[r] gets inputs[this rank] of group rank r; sizes may differ.
-void all_to_all(at::TensorList outputs, at::TensorList inputs, const CollectiveOptions& options = {});
-Work all_to_all_async(at::TensorList outputs, at::TensorList inputs, const CollectiveOptions& options = {});
+void all_to_all(at::TensorList outputs, at::TensorList inputs, const CollectiveOptions& options = {},
+                CallSite site = CallSite::here());
+Work all_to_all_async(at::TensorList outputs, at::TensorList inputs, const CollectiveOptions& options = {},
+                      CallSite site = CallSite::here());
 
 // all_to_all with the outputs and the inputs in one tensor each. A tensor is cut along its first dimension: into equal
 // parts, or by its splits, the number of rows for each group rank.
@@ -142,15 +160,16 @@ struct AllToAllSingleOptions {
   ProcessGroup group = nullptr;
   std::chrono::milliseconds timeout = kGroupTimeout;
 };
-void all_to_all_single(const at::Tensor& output, const at::Tensor& input, const AllToAllSingleOptions& options = {});
+void all_to_all_single(const at::Tensor& output, const at::Tensor& input, const AllToAllSingleOptions& options = {},
+                       CallSite site = CallSite::here());
 Work all_to_all_single_async(const at::Tensor& output, const at::Tensor& input,
-                             const AllToAllSingleOptions& options = {});
+                             const AllToAllSingleOptions& options = {}, CallSite site = CallSite::here());
 
 // Returns when every rank has called it. By then all collectives of the group that this rank started before are done.
 // If one of them failed and nobody keeps its Work, the barrier throws that error. Runs on the CPU's backend where the
 // group has one.
-void barrier(const CollectiveOptions& options = {});
-Work barrier_async(const CollectiveOptions& options = {});
+void barrier(const CollectiveOptions& options = {}, CallSite site = CallSite::here());
+Work barrier_async(const CollectiveOptions& options = {}, CallSite site = CallSite::here());
 
 struct MonitoredBarrierOptions {
   ProcessGroup group = nullptr;
@@ -160,16 +179,19 @@ struct MonitoredBarrierOptions {
 };
 // A barrier that finds lost ranks: after `timeout`, every rank that came gets an error (kTimeout) that names the
 // missing ranks. The group is broken then: later operations fail with this error. NCCL has no such barrier.
-void monitored_barrier(const MonitoredBarrierOptions& options = {});
+void monitored_barrier(const MonitoredBarrierOptions& options = {}, CallSite site = CallSite::here());
 
 // Messages between two ranks with equal tags arrive in the order of sending. If a message has another size than the
 // receiver's `tensor`, the receiver gets an error. send returns when `tensor` may be reused.
-void send(const at::Tensor& tensor, int dst, const PointToPointOptions& options = {});
+void send(const at::Tensor& tensor, int dst, const PointToPointOptions& options = {}, CallSite site = CallSite::here());
 // Returns the sender.
-int recv(const at::Tensor& tensor, int src = kAnySource, const PointToPointOptions& options = {});
-Work isend(const at::Tensor& tensor, int dst, const PointToPointOptions& options = {});
+int recv(const at::Tensor& tensor, int src = kAnySource, const PointToPointOptions& options = {},
+         CallSite site = CallSite::here());
+Work isend(const at::Tensor& tensor, int dst, const PointToPointOptions& options = {},
+           CallSite site = CallSite::here());
 // Work::sourceRank tells the sender, as a group rank.
-Work irecv(const at::Tensor& tensor, int src = kAnySource, const PointToPointOptions& options = {});
+Work irecv(const at::Tensor& tensor, int src = kAnySource, const PointToPointOptions& options = {},
+           CallSite site = CallSite::here());
 
 // One message of a list for batch_isend_irecv, which starts them all at once: no order of the list makes ranks wait for
 // one another.
@@ -183,6 +205,6 @@ struct PointToPoint {
 // Returns one Work per entry, in the order of the list. NCCL makes one operation of all entries of a group and device;
 // these entries share a Work. Every entry is checked before any is started: after an ArgumentError nothing is under
 // way.
-std::vector<Work> batch_isend_irecv(std::span<const PointToPoint> list);
+std::vector<Work> batch_isend_irecv(std::span<const PointToPoint> list, CallSite site = CallSite::here());
 
 }  // namespace lockstep

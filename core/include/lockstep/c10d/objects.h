@@ -22,16 +22,22 @@
 namespace lockstep {
 
 // The functions below call these, which send bytes.
-std::string broadcast_bytes(const std::string& bytes, int src, const CollectiveOptions& options = {});
-std::vector<std::string> all_gather_bytes(const std::string& bytes, const CollectiveOptions& options = {});
-std::vector<std::string> gather_bytes(const std::string& bytes, int dst, const CollectiveOptions& options = {});
-std::string scatter_bytes(std::span<const std::string> bytes, int src, const CollectiveOptions& options = {});
-void send_bytes(const std::string& bytes, int dst, const PointToPointOptions& options = {});
-int recv_bytes(std::string& bytes, int src = kAnySource, const PointToPointOptions& options = {});
+std::string broadcast_bytes(const std::string& bytes, int src, const CollectiveOptions& options = {},
+                            CallSite site = CallSite::here());
+std::vector<std::string> all_gather_bytes(const std::string& bytes, const CollectiveOptions& options = {},
+                                          CallSite site = CallSite::here());
+std::vector<std::string> gather_bytes(const std::string& bytes, int dst, const CollectiveOptions& options = {},
+                                      CallSite site = CallSite::here());
+std::string scatter_bytes(std::span<const std::string> bytes, int src, const CollectiveOptions& options = {},
+                          CallSite site = CallSite::here());
+void send_bytes(const std::string& bytes, int dst, const PointToPointOptions& options = {},
+                CallSite site = CallSite::here());
+int recv_bytes(std::string& bytes, int src = kAnySource, const PointToPointOptions& options = {},
+               CallSite site = CallSite::here());
 
 // For a rank that cannot take part in a collective below: tells the reason to the other ranks, which would otherwise
 // wait for this rank.
-void refuse_object(const std::exception& why, const CollectiveOptions& options);
+void refuse_object(const std::exception& why, const CollectiveOptions& options, CallSite site = CallSite::here());
 
 template <typename T>
 std::string encode_object(const T& value) {
@@ -72,7 +78,8 @@ void decode_object_into(std::string_view bytes, T& value) {
 // parameters and the state of the object of `src`, which must have the same structure. A std::shared_ptr to a module
 // must not be null.
 template <typename T>
-void broadcast_object(T& value, int src, const CollectiveOptions& options = {}) {
+void broadcast_object(T& value, int src, const CollectiveOptions& options = {}, CallSite site = CallSite::here()) {
+  const CallScope scope(site);
   const bool is_source = get_rank() == src;
   const std::string bytes = broadcast_bytes(is_source ? encode_object(value, options) : std::string(), src, options);
   if (!is_source) decode_object_into(bytes, value);
@@ -88,19 +95,25 @@ std::vector<T> decode_objects(std::span<const std::string> list) {
 
 // Returns the values by group rank.
 template <typename T>
-std::vector<T> all_gather_object(const T& value, const CollectiveOptions& options = {}) {
+std::vector<T> all_gather_object(const T& value, const CollectiveOptions& options = {},
+                                 CallSite site = CallSite::here()) {
+  const CallScope scope(site);
   return decode_objects<T>(all_gather_bytes(encode_object(value, options), options));
 }
 
 // Returns the values by group rank on `dst`, nothing elsewhere.
 template <typename T>
-std::vector<T> gather_object(const T& value, int dst, const CollectiveOptions& options = {}) {
+std::vector<T> gather_object(const T& value, int dst, const CollectiveOptions& options = {},
+                             CallSite site = CallSite::here()) {
+  const CallScope scope(site);
   return decode_objects<T>(gather_bytes(encode_object(value, options), dst, options));
 }
 
 // Group rank r gets values[r] of `src`; elsewhere `values` is empty.
 template <typename T>
-T scatter_object(const std::vector<T>& values, int src, const CollectiveOptions& options = {}) {
+T scatter_object(const std::vector<T>& values, int src, const CollectiveOptions& options = {},
+                 CallSite site = CallSite::here()) {
+  const CallScope scope(site);
   std::vector<std::string> list;
   list.reserve(values.size());
   for (const T& value : values) list.push_back(encode_object<T>(value, options));
@@ -110,7 +123,8 @@ T scatter_object(const std::vector<T>& values, int src, const CollectiveOptions&
 // To one rank, as two messages of `tag`: the size, then the bytes. Receive it with recv_object of the same type.
 // Several values (PyTorch's send_object_list) are one std::tuple or container.
 template <typename T>
-void send_object(const T& value, int dst, const PointToPointOptions& options = {}) {
+void send_object(const T& value, int dst, const PointToPointOptions& options = {}, CallSite site = CallSite::here()) {
+  const CallScope scope(site);
   send_bytes(encode_object(value), dst, options);
 }
 
@@ -118,7 +132,9 @@ void send_object(const T& value, int dst, const PointToPointOptions& options = {
 // stays the same object, as in broadcast_object. Returns the sender, a rank of the world. The timeout holds for each of
 // the two messages.
 template <typename T>
-int recv_object(T& value, int src = kAnySource, const PointToPointOptions& options = {}) {
+int recv_object(T& value, int src = kAnySource, const PointToPointOptions& options = {},
+                CallSite site = CallSite::here()) {
+  const CallScope scope(site);
   std::string bytes;
   const int sender = recv_bytes(bytes, src, options);
   decode_object_into(bytes, value);

@@ -241,6 +241,11 @@ class Communicator {
   // Whether any group is broken that this process has not left.
   static bool any_broken();
 
+  // For all groups of this process: how long a rank waits for others before it logs a warning, once for each wait,
+  // which says where every rank is. It goes on waiting until its deadline. Zero: never.
+  static constexpr std::chrono::milliseconds kDefaultPatience = std::chrono::seconds(30);
+  static void set_patience(std::chrono::milliseconds patience);
+
   // How many collectives this rank has started so far.
   std::uint64_t sequence() const;
 

@@ -66,13 +66,16 @@ class DistributedDataParallel {
   // buffers, options, synchronised layers and the types of modules across ranks, then sends rank 0's values to all.
   // What one rank alone gets wrong (device_ids, an option, nothing to train) is an error on every rank. On the other
   // ranks the error names the rank that is wrong, and why.
-  explicit DistributedDataParallel(Net&& net, const DistributedDataParallelOptions& options = {})
+  // Errors of the wrapper's collectives name `site` as their place, and the parameters whose gradients they reduce.
+  explicit DistributedDataParallel(Net&& net, const DistributedDataParallelOptions& options = {},
+                                   CallSite site = CallSite::here())
       : net_(std::move(net)),
         module_(nn_detail::pointer_to(net_)),
-        replica_([this] { return as_module(module_); }, options) {}
+        replica_([this] { return as_module(module_); }, options, site) {}
   // For a holder, a shared_ptr, a torch::jit::Module or an AnyModule, of which a copy is the same model.
-  explicit DistributedDataParallel(const Net& net, const DistributedDataParallelOptions& options = {})
-      : DistributedDataParallel(Net(handle(net)), options) {}
+  explicit DistributedDataParallel(const Net& net, const DistributedDataParallelOptions& options = {},
+                                   CallSite site = CallSite::here())
+      : DistributedDataParallel(Net(handle(net)), options, site) {}
   // Not copyable or movable: hooks and guards refer to it. Use a std::optional or std::unique_ptr to pass it on.
   DistributedDataParallel(const DistributedDataParallel&) = delete;
   DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;

@@ -25,6 +25,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/call_site.h"
 #include "lockstep/c10d/process_groups.h"
 #include "lockstep/nn/comm_hook.h"
 
@@ -55,9 +56,10 @@ class Reducer {
   // Collective: makes a group of its own beside `group`, and talks in that group. All ranks pass the same parameters in
   // the same order (DistributedDataParallel checks that). Parameters that require no gradient are ignored. Rank 0 sends
   // `buffers` to all ranks in every pass that sends; `buffers` may be empty. The sizes, dtypes and devices of
-  // parameters and buffers must not change: a backward pass that finds a change throws and names it.
+  // parameters and buffers must not change: a backward pass that finds a change throws and names it. Errors of the
+  // reducer's collectives name `site`.
   Reducer(std::vector<NamedParameter> parameters, std::vector<NamedParameter> buffers, ProcessGroup group,
-          const ReducerOptions& options);
+          const ReducerOptions& options, CallSite site = CallSite::here());
   ~Reducer();
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;

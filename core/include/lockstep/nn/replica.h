@@ -69,7 +69,7 @@ class Replica {
  public:
   // What `module` throws is an error on every rank, like everything that one rank alone gets wrong.
   Replica(const std::function<std::shared_ptr<torch::nn::Module>()>& module,
-          const DistributedDataParallelOptions& options);
+          const DistributedDataParallelOptions& options, CallSite site);
   Replica(const Replica&) = delete;
   Replica& operator=(const Replica&) = delete;
 
@@ -138,6 +138,7 @@ class Replica {
   void throw_if_uneven(bool active);
   void end_join();
 
+  const CallSite site_;
   std::shared_ptr<torch::nn::Module> module_;
   std::exception_ptr no_module_;  // why there is none
   DistributedDataParallelOptions options_;

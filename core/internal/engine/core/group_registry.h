@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "lockstep/base/mutex.h"
@@ -40,6 +41,11 @@ class GroupRegistry {
   void tell_other_groups(Group& group) LOCKSTEP_EXCLUDES(mutex_);
   // Tells every group except `from`; null: all groups.
   void tell(const Failure& failure, const Group* from) LOCKSTEP_EXCLUDES(mutex_);
+
+  // Shows `what` in the other groups of the rank that waits in `group`, with `in_itself` in this group too, until the
+  // result ends. Takes no lock of a group.
+  std::shared_ptr<const void> show_wait(const Group& group, bool in_itself, const std::string& what)
+      LOCKSTEP_EXCLUDES(mutex_);
 
   // Whether a group that this process has not left is broken. The caller must hold no group's lock.
   bool any_broken() LOCKSTEP_EXCLUDES(mutex_);

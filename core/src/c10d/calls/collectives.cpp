@@ -165,123 +165,169 @@ c10d::ReduceOp premul_sum(double factor) {
   return op;
 }
 
-void all_reduce(const at::Tensor& tensor, const ReductionOptions& options) {
+void all_reduce(const at::Tensor& tensor, const ReductionOptions& options, CallSite site) {
+  const CallScope scope(site);
   do_all_reduce(tensor, options, Mode::kBlocking)->wait();
 }
-Work all_reduce_async(const at::Tensor& tensor, const ReductionOptions& options) {
+Work all_reduce_async(const at::Tensor& tensor, const ReductionOptions& options, CallSite site) {
+  const CallScope scope(site);
   return do_all_reduce(tensor, options, Mode::kAsync);
 }
 
-void all_reduce_coalesced(at::TensorList tensors, const ReductionOptions& options) {
+void all_reduce_coalesced(at::TensorList tensors, const ReductionOptions& options, CallSite site) {
+  const CallScope scope(site);
   do_all_reduce_coalesced(tensors, options, Mode::kBlocking)->wait();
 }
-Work all_reduce_coalesced_async(at::TensorList tensors, const ReductionOptions& options) {
+Work all_reduce_coalesced_async(at::TensorList tensors, const ReductionOptions& options, CallSite site) {
+  const CallScope scope(site);
   return do_all_reduce_coalesced(tensors, options, Mode::kAsync);
 }
 
-void broadcast(const at::Tensor& tensor, int src, const CollectiveOptions& options) {
+void broadcast(const at::Tensor& tensor, int src, const CollectiveOptions& options, CallSite site) {
+  const CallScope scope(site);
   do_broadcast(tensor, src, options, Mode::kBlocking)->wait();
 }
-Work broadcast_async(const at::Tensor& tensor, int src, const CollectiveOptions& options) {
+Work broadcast_async(const at::Tensor& tensor, int src, const CollectiveOptions& options, CallSite site) {
+  const CallScope scope(site);
   return do_broadcast(tensor, src, options, Mode::kAsync);
 }
 
-void reduce(const at::Tensor& tensor, int dst, const ReductionOptions& options) {
+void reduce(const at::Tensor& tensor, int dst, const ReductionOptions& options, CallSite site) {
+  const CallScope scope(site);
   do_reduce(tensor, dst, options, Mode::kBlocking)->wait();
 }
-Work reduce_async(const at::Tensor& tensor, int dst, const ReductionOptions& options) {
+Work reduce_async(const at::Tensor& tensor, int dst, const ReductionOptions& options, CallSite site) {
+  const CallScope scope(site);
   return do_reduce(tensor, dst, options, Mode::kAsync);
 }
 
-void all_gather(at::TensorList outputs, const at::Tensor& input, const CollectiveOptions& options) {
+void all_gather(at::TensorList outputs, const at::Tensor& input, const CollectiveOptions& options, CallSite site) {
+  const CallScope scope(site);
   do_all_gather(outputs, input, options, Mode::kBlocking)->wait();
 }
-Work all_gather_async(at::TensorList outputs, const at::Tensor& input, const CollectiveOptions& options) {
+Work all_gather_async(at::TensorList outputs, const at::Tensor& input, const CollectiveOptions& options,
+                      CallSite site) {
+  const CallScope scope(site);
   return do_all_gather(outputs, input, options, Mode::kAsync);
 }
 
-void all_gather_into_tensor(const at::Tensor& output, const at::Tensor& input, const CollectiveOptions& options) {
+void all_gather_into_tensor(const at::Tensor& output, const at::Tensor& input, const CollectiveOptions& options,
+                            CallSite site) {
+  const CallScope scope(site);
   do_all_gather_into_tensor(output, input, options, Mode::kBlocking)->wait();
 }
-Work all_gather_into_tensor_async(const at::Tensor& output, const at::Tensor& input, const CollectiveOptions& options) {
+Work all_gather_into_tensor_async(const at::Tensor& output, const at::Tensor& input, const CollectiveOptions& options,
+                                  CallSite site) {
+  const CallScope scope(site);
   return do_all_gather_into_tensor(output, input, options, Mode::kAsync);
 }
 
 void all_gather_coalesced(std::span<const std::vector<at::Tensor>> outputs, at::TensorList inputs,
-                          const CollectiveOptions& options) {
+                          const CollectiveOptions& options, CallSite site) {
+  const CallScope scope(site);
   do_all_gather_coalesced(outputs, inputs, options, Mode::kBlocking)->wait();
 }
 Work all_gather_coalesced_async(std::span<const std::vector<at::Tensor>> outputs, at::TensorList inputs,
-                                const CollectiveOptions& options) {
+                                const CollectiveOptions& options, CallSite site) {
+  const CallScope scope(site);
   return do_all_gather_coalesced(outputs, inputs, options, Mode::kAsync);
 }
 
-void all_gather_into_tensor_coalesced(at::TensorList outputs, at::TensorList inputs, const CollectiveOptions& options) {
+void all_gather_into_tensor_coalesced(at::TensorList outputs, at::TensorList inputs, const CollectiveOptions& options,
+                                      CallSite site) {
+  const CallScope scope(site);
   do_all_gather_into_tensor_coalesced(outputs, inputs, options, Mode::kBlocking)->wait();
 }
 Work all_gather_into_tensor_coalesced_async(at::TensorList outputs, at::TensorList inputs,
-                                            const CollectiveOptions& options) {
+                                            const CollectiveOptions& options, CallSite site) {
+  const CallScope scope(site);
   return do_all_gather_into_tensor_coalesced(outputs, inputs, options, Mode::kAsync);
 }
 
-void gather(const at::Tensor& input, at::TensorList outputs, int dst, const CollectiveOptions& options) {
+void gather(const at::Tensor& input, at::TensorList outputs, int dst, const CollectiveOptions& options, CallSite site) {
+  const CallScope scope(site);
   do_gather(input, outputs, dst, options, Mode::kBlocking)->wait();
 }
-Work gather_async(const at::Tensor& input, at::TensorList outputs, int dst, const CollectiveOptions& options) {
+Work gather_async(const at::Tensor& input, at::TensorList outputs, int dst, const CollectiveOptions& options,
+                  CallSite site) {
+  const CallScope scope(site);
   return do_gather(input, outputs, dst, options, Mode::kAsync);
 }
 
-void scatter(const at::Tensor& output, at::TensorList inputs, int src, const CollectiveOptions& options) {
+void scatter(const at::Tensor& output, at::TensorList inputs, int src, const CollectiveOptions& options,
+             CallSite site) {
+  const CallScope scope(site);
   do_scatter(output, inputs, src, options, Mode::kBlocking)->wait();
 }
-Work scatter_async(const at::Tensor& output, at::TensorList inputs, int src, const CollectiveOptions& options) {
+Work scatter_async(const at::Tensor& output, at::TensorList inputs, int src, const CollectiveOptions& options,
+                   CallSite site) {
+  const CallScope scope(site);
   return do_scatter(output, inputs, src, options, Mode::kAsync);
 }
 
-void reduce_scatter(const at::Tensor& output, at::TensorList inputs, const ReductionOptions& options) {
+void reduce_scatter(const at::Tensor& output, at::TensorList inputs, const ReductionOptions& options, CallSite site) {
+  const CallScope scope(site);
   do_reduce_scatter(output, inputs, options, Mode::kBlocking)->wait();
 }
-Work reduce_scatter_async(const at::Tensor& output, at::TensorList inputs, const ReductionOptions& options) {
+Work reduce_scatter_async(const at::Tensor& output, at::TensorList inputs, const ReductionOptions& options,
+                          CallSite site) {
+  const CallScope scope(site);
   return do_reduce_scatter(output, inputs, options, Mode::kAsync);
 }
 
-void reduce_scatter_tensor(const at::Tensor& output, const at::Tensor& input, const ReductionOptions& options) {
+void reduce_scatter_tensor(const at::Tensor& output, const at::Tensor& input, const ReductionOptions& options,
+                           CallSite site) {
+  const CallScope scope(site);
   do_reduce_scatter_tensor(output, input, options, Mode::kBlocking)->wait();
 }
-Work reduce_scatter_tensor_async(const at::Tensor& output, const at::Tensor& input, const ReductionOptions& options) {
+Work reduce_scatter_tensor_async(const at::Tensor& output, const at::Tensor& input, const ReductionOptions& options,
+                                 CallSite site) {
+  const CallScope scope(site);
   return do_reduce_scatter_tensor(output, input, options, Mode::kAsync);
 }
 
-void reduce_scatter_tensor_coalesced(at::TensorList outputs, at::TensorList inputs, const ReductionOptions& options) {
+void reduce_scatter_tensor_coalesced(at::TensorList outputs, at::TensorList inputs, const ReductionOptions& options,
+                                     CallSite site) {
+  const CallScope scope(site);
   do_reduce_scatter_tensor_coalesced(outputs, inputs, options, Mode::kBlocking)->wait();
 }
 Work reduce_scatter_tensor_coalesced_async(at::TensorList outputs, at::TensorList inputs,
-                                           const ReductionOptions& options) {
+                                           const ReductionOptions& options, CallSite site) {
+  const CallScope scope(site);
   return do_reduce_scatter_tensor_coalesced(outputs, inputs, options, Mode::kAsync);
 }
 
-void all_to_all(at::TensorList outputs, at::TensorList inputs, const CollectiveOptions& options) {
+void all_to_all(at::TensorList outputs, at::TensorList inputs, const CollectiveOptions& options, CallSite site) {
+  const CallScope scope(site);
   do_all_to_all(outputs, inputs, options, Mode::kBlocking)->wait();
 }
-Work all_to_all_async(at::TensorList outputs, at::TensorList inputs, const CollectiveOptions& options) {
+Work all_to_all_async(at::TensorList outputs, at::TensorList inputs, const CollectiveOptions& options, CallSite site) {
+  const CallScope scope(site);
   return do_all_to_all(outputs, inputs, options, Mode::kAsync);
 }
 
-void all_to_all_single(const at::Tensor& output, const at::Tensor& input, const AllToAllSingleOptions& options) {
+void all_to_all_single(const at::Tensor& output, const at::Tensor& input, const AllToAllSingleOptions& options,
+                       CallSite site) {
+  const CallScope scope(site);
   do_all_to_all_single(output, input, options, Mode::kBlocking)->wait();
 }
-Work all_to_all_single_async(const at::Tensor& output, const at::Tensor& input, const AllToAllSingleOptions& options) {
+Work all_to_all_single_async(const at::Tensor& output, const at::Tensor& input, const AllToAllSingleOptions& options,
+                             CallSite site) {
+  const CallScope scope(site);
   return do_all_to_all_single(output, input, options, Mode::kAsync);
 }
 
-void barrier(const CollectiveOptions& options) {
+void barrier(const CollectiveOptions& options, CallSite site) {
+  const CallScope scope(site);
   do_barrier(options, Mode::kBlocking)->wait();
 }
-Work barrier_async(const CollectiveOptions& options) {
+Work barrier_async(const CollectiveOptions& options, CallSite site) {
+  const CallScope scope(site);
   return do_barrier(options, Mode::kAsync);
 }
 
-void monitored_barrier(const MonitoredBarrierOptions& options) {
+void monitored_barrier(const MonitoredBarrierOptions& options, CallSite site) {
+  const CallScope scope(site);
   constexpr const char* kName = "monitored_barrier";
   const auto call = prepare_barrier(options.group, options.timeout, Mode::kBlocking, kName);
   c10d::Backend& backend = *call.target.backend;

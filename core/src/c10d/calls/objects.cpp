@@ -55,7 +55,8 @@ c10::IValue ObjectCodec<c10::IValue>::decode(ObjectReader& reader) {
 }
 
 // Values travel in CPU tensors. So the other ranks wait in the CPU's backend, whatever other backends the group has.
-void refuse_object(const std::exception& why, const CollectiveOptions& options) {
+void refuse_object(const std::exception& why, const CollectiveOptions& options, CallSite site) {
+  const CallScope scope(site);
   if (tell_other_ranks(options.group, why)) return;
   const ProcessGroup group = options.group != nullptr ? options.group : default_group();
   const std::vector<c10::Device> devices = group->getDeviceTypes();
@@ -63,7 +64,8 @@ void refuse_object(const std::exception& why, const CollectiveOptions& options) 
   if (auto* const engine = engine_of(group, c10::DeviceType::CPU)) engine->refuse(plain_text(why));
 }
 
-std::string broadcast_bytes(const std::string& bytes, int src, const CollectiveOptions& options) {
+std::string broadcast_bytes(const std::string& bytes, int src, const CollectiveOptions& options, CallSite site) {
+  const CallScope scope(site);
   const at::Tensor size = at::tensor({static_cast<std::int64_t>(bytes.size())}, at::kLong);
   broadcast(size, src, options);
   if (get_rank() == src) {
@@ -75,20 +77,25 @@ std::string broadcast_bytes(const std::string& bytes, int src, const CollectiveO
   return received;
 }
 
-std::vector<std::string> all_gather_bytes(const std::string& bytes, const CollectiveOptions& options) {
+std::vector<std::string> all_gather_bytes(const std::string& bytes, const CollectiveOptions& options, CallSite site) {
+  const CallScope scope(site);
   std::vector<std::string> list = make_room(gather_sizes(bytes.size(), options));
   all_gather(as_tensors(list), as_tensor(bytes), options);
   return list;
 }
 
-std::vector<std::string> gather_bytes(const std::string& bytes, int dst, const CollectiveOptions& options) {
+std::vector<std::string> gather_bytes(const std::string& bytes, int dst, const CollectiveOptions& options,
+                                      CallSite site) {
+  const CallScope scope(site);
   const std::vector<std::int64_t> sizes = gather_sizes(bytes.size(), options);
   std::vector<std::string> list = get_rank() == dst ? make_room(sizes) : std::vector<std::string>();
   gather(as_tensor(bytes), as_tensors(list), dst, options);
   return list;
 }
 
-std::string scatter_bytes(std::span<const std::string> bytes, int src, const CollectiveOptions& options) {
+std::string scatter_bytes(std::span<const std::string> bytes, int src, const CollectiveOptions& options,
+                          CallSite site) {
+  const CallScope scope(site);
   const auto group_size = static_cast<std::size_t>(get_world_size(options.group));
   const bool is_source = get_rank() == src;
   if (bytes.size() != (is_source ? group_size : 0)) {
@@ -112,12 +119,14 @@ std::string scatter_bytes(std::span<const std::string> bytes, int src, const Col
   return received;
 }
 
-void send_bytes(const std::string& bytes, int dst, const PointToPointOptions& options) {
+void send_bytes(const std::string& bytes, int dst, const PointToPointOptions& options, CallSite site) {
+  const CallScope scope(site);
   send(at::tensor({static_cast<std::int64_t>(bytes.size())}, at::kLong), dst, options);
   send(as_tensor(bytes), dst, options);
 }
 
-int recv_bytes(std::string& bytes, int src, const PointToPointOptions& options) {
+int recv_bytes(std::string& bytes, int src, const PointToPointOptions& options, CallSite site) {
+  const CallScope scope(site);
   const at::Tensor size = at::empty({1}, at::kLong);
   const int sender = recv(size, src, options);
   const auto count = size.item<std::int64_t>();

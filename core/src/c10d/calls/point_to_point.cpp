@@ -117,7 +117,8 @@ void start_together(std::span<const PreparedMessage> list, std::size_t first, st
 
 }  // namespace
 
-void send(const at::Tensor& tensor, int dst, const PointToPointOptions& options) {
+void send(const at::Tensor& tensor, int dst, const PointToPointOptions& options, CallSite site) {
+  const CallScope scope(site);
   const PreparedMessage prepared = prepare(Kind::kSend, tensor, dst, options, "send");
   if (prepared.own != nullptr) {
     through_seam(prepared, /*async=*/false, [&] {
@@ -129,7 +130,8 @@ void send(const at::Tensor& tensor, int dst, const PointToPointOptions& options)
   }
 }
 
-int recv(const at::Tensor& tensor, int src, const PointToPointOptions& options) {
+int recv(const at::Tensor& tensor, int src, const PointToPointOptions& options, CallSite site) {
+  const CallScope scope(site);
   const PreparedMessage prepared = prepare(Kind::kReceive, tensor, src, options, "recv");
   if (prepared.own != nullptr) {
     int from = src;
@@ -144,15 +146,18 @@ int recv(const at::Tensor& tensor, int src, const PointToPointOptions& options) 
   return src == kAnySource ? get_global_rank(prepared.target.group, work->sourceRank()) : src;
 }
 
-Work isend(const at::Tensor& tensor, int dst, const PointToPointOptions& options) {
+Work isend(const at::Tensor& tensor, int dst, const PointToPointOptions& options, CallSite site) {
+  const CallScope scope(site);
   return start(prepare(Kind::kSend, tensor, dst, options, "isend"));
 }
 
-Work irecv(const at::Tensor& tensor, int src, const PointToPointOptions& options) {
+Work irecv(const at::Tensor& tensor, int src, const PointToPointOptions& options, CallSite site) {
+  const CallScope scope(site);
   return start(prepare(Kind::kReceive, tensor, src, options, "irecv"));
 }
 
-std::vector<Work> batch_isend_irecv(std::span<const PointToPoint> list) {
+std::vector<Work> batch_isend_irecv(std::span<const PointToPoint> list, CallSite site) {
+  const CallScope scope(site);
   // All checks come before the first start: a receive that was started and dropped would take the next message.
   std::vector<PreparedMessage> messages;
   messages.reserve(list.size());

@@ -6,14 +6,17 @@
 #include <numeric>
 #include <optional>
 
+#include "base/number_text.h"
 #include "c10d/backend/group_errors.h"
 #include "c10d/world/communicator_meeting.h"
 #include "c10d/world/engine_of.h"
 #include "c10d/world/world_state.h"
 #include "launch/job/first_failure.h"
 #include "launch/world/slurm.h"
+#include "lockstep/base/environment.h"
 #include "lockstep/base/log.h"
 #include "lockstep/c10d/objects.h"
+#include "lockstep/engine/communicator.h"
 #include "lockstep/launch/world.h"
 #include "store/membership/reconfigure_handle.h"
 #include "store/membership/refuse_rendezvous.h"
@@ -101,6 +104,26 @@ std::optional<launch::World> world_in_environment(int rank, int world_size) {
   return world.ok() && world.value().local_rank_known ? std::optional(world.value()) : std::nullopt;
 }
 
+// How long this process waits before it warns.
+std::chrono::milliseconds patience_of(const InitOptions& options) {
+  constexpr const char* kVariable = "LOCKSTEP_PATIENCE";
+  const auto reject_patience = [](const auto& found) {
+    reject(ErrorCode::kInvalidArgument,
+           fmt::format("expected a patience of zero (no warnings) or more, found {}", found));
+  };
+  if (options.patience) {
+    if (options.patience->count() < 0) reject_patience(fmt::format("{} ms", options.patience->count()));
+    return *options.patience;
+  }
+  const auto text = Environment::of_process().get(kVariable);
+  if (!text) return comm::Communicator::kDefaultPatience;
+  constexpr double kMostSeconds = 1e9;
+  const auto seconds = number_from_text<double>(*text);
+  if (!seconds || !(*seconds >= 0 && *seconds <= kMostSeconds))
+    reject_patience(fmt::format("{}='{}'", kVariable, *text));
+  return std::chrono::milliseconds(static_cast<std::int64_t>(*seconds * 1000));
+}
+
 // What is wrong here alone.
 BackendChoice check_call(std::string_view backend, const InitOptions& options) {
   if (is_initialized()) {
@@ -114,6 +137,7 @@ BackendChoice check_call(std::string_view backend, const InitOptions& options) {
            fmt::format("the timeout must be positive, found {} ms", options.timeout.count()));
   }
   if (options.communicator != nullptr) check_communicator_options(options, backends);
+  comm::Communicator::set_patience(patience_of(options));
   return backends;
 }
 

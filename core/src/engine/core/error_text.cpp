@@ -87,10 +87,11 @@ std::string describe(const RequestTerms& terms, const Roster& ranks) {
   return describe_one(terms, ranks) + list;
 }
 
-std::string describe_refusal(const std::byte* reason, std::size_t bytes) {
+std::string describe_refusal(const std::byte* reason, std::size_t bytes, const std::string& place) {
   const auto* const text = reinterpret_cast<const char*>(reason);
   const char* const cut = bytes == Refusal::kReasonBytes ? "..." : "";
-  return fmt::format("could not take part: {}{}", std::string_view(text, bytes), cut);
+  const std::string called = place.empty() ? "" : fmt::format(" (called{})", place);
+  return fmt::format("could not take part: {}{}{}", std::string_view(text, bytes), cut, called);
 }
 
 std::string describe(Kind kind, std::uint64_t sequence, const std::string& group) {
@@ -103,21 +104,55 @@ std::string describe(const Transfer& transfer, const GroupNames& names) {
                      names.group);
 }
 
-std::string describe_timeout(const Transfer& transfer, const GroupNames& names, int rank,
-                             const std::vector<std::string>& still) {
-  return fmt::format("{} of {} timed out: no matching {} came{}", describe(transfer, names), names.ranks.name(rank),
-                     transfer.is_send ? "recv" : "send", stand_still(still, names.ranks));
+std::string describe_of(const Transfer& transfer, const GroupNames& names, int rank) {
+  return fmt::format("{} of {}{}", describe(transfer, names), names.ranks.name(rank), describe_place(transfer.place));
+}
+
+std::string describe_late(const Transfer& transfer, const GroupNames& names, const HeldUpBy& peers) {
+  return fmt::format("no matching {} came: {} did not call it{}", transfer.is_send ? "recv" : "send",
+                     names.ranks.list(peers.absent), stand_still(peers.still, names.ranks));
+}
+
+std::string describe_timeout(const Transfer& transfer, const GroupNames& names, int rank, const HeldUpBy& peers) {
+  return fmt::format("{} timed out: {}", describe_of(transfer, names, rank), describe_late(transfer, names, peers));
+}
+
+std::string describe(const AbsentRank& absent, const Roster& roster) {
+  std::string text = absent.host.empty() ? absent.last_call : fmt::format("on {}, {}", absent.host, absent.last_call);
+  if (absent.behind > 1) text += fmt::format(", {} calls behind", absent.behind);
+  if (!absent.waits_for.empty()) {
+    text += fmt::format(", now in {}", absent.waits_for);
+  } else if (absent.idle.count() > 0) {
+    text += fmt::format(", in no call for {} s", absent.idle.count());
+  }
+  if (!absent.condition.empty()) text += ", " + absent.condition;
+  return fmt::format("{} ({})", roster.number(absent.rank), text);
+}
+
+std::string describe_callers(const std::map<int, std::string>& places, const Roster& roster) {
+  std::map<std::string, std::vector<int>> ranks_at;
+  for (const auto& [rank, place] : places) {
+    if (!place.empty()) ranks_at[place].push_back(rank);
+  }
+  std::string text;
+  for (const auto& [place, ranks] : ranks_at) {
+    text += fmt::format("{} {}{}", text.empty() ? "; called by" : ", by", roster.list(ranks), place);
+  }
+  return text;
+}
+
+std::string describe(const HeldUpBy& ranks, const Roster& roster) {
+  const std::string still = stand_still(ranks.still, roster);
+  if (!ranks.absent.empty()) {
+    return fmt::format("{} never called it{}{}", roster.list(ranks.absent), still, ranks.callers);
+  }
+  return fmt::format("every rank called it{}{}", still.empty() ? ", but " + ranks.inside : still, ranks.callers);
 }
 
 std::string describe_timeout(const std::string& collective, const std::string& on, const HeldUpBy& ranks,
                              const Roster& roster) {
-  std::string why = stand_still(ranks.still, roster);
-  if (!ranks.absent.empty()) {
-    why = fmt::format("{} never called it{}", roster.list(ranks.absent), why);
-  } else {
-    why = fmt::format("every rank called it{}", why.empty() ? ", but " + ranks.inside : why);
-  }
-  return fmt::format("{} timed out on {}: {}; raise the timeout if they are only late", collective, on, why);
+  return fmt::format("{} timed out on {}: {}; raise the timeout if they are only late", collective, on,
+                     describe(ranks, roster));
 }
 
 std::string stand_still(const std::vector<std::string>& ranks, const Roster& roster) {
@@ -140,11 +175,12 @@ Status disagreement(const GroupNames& names, std::uint64_t sequence, const std::
 }
 
 Status disagreement(const GroupNames& names, std::uint64_t sequence, Kind kind, const SizeMismatch& sizes) {
-  return {ErrorCode::kMismatch,
-          fmt::format(
-              "the ranks of group '{}' disagree in collective #{} ({}): {} expects {} bytes from {}, which sends {}",
-              names.group, sequence, to_string(kind), names.ranks.name(sizes.to), sizes.wanted,
-              names.ranks.name(sizes.from), sizes.sent)};
+  return {
+      ErrorCode::kMismatch,
+      fmt::format(
+          "the ranks of group '{}' disagree in collective #{} ({}): {}{} expects {} bytes from {}, which sends {}{}",
+          names.group, sequence, to_string(kind), names.ranks.name(sizes.to), sizes.to_place, sizes.wanted,
+          names.ranks.name(sizes.from), sizes.sent, sizes.from_place)};
 }
 
 std::string condition_of(const Fd& process) {

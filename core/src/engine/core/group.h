@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/call_place.h"
 #include "engine/core/failure.h"
 #include "engine/core/request.h"
 #include "lockstep/base/deadline.h"
@@ -30,6 +31,7 @@ struct Transfer {
   std::int64_t tag = 0;
   ConstPiece source;  // of a send
   Piece target;       // of a receive
+  CallPlace place;    // from where it was called
   bool over = false;
   Status status;
   int from = -1;                          // of a receive that is over: the sender
@@ -38,9 +40,23 @@ struct Transfer {
 
 // What a wait remembers from one check for failures to the next.
 struct Watch {
+  using Time = std::chrono::steady_clock::time_point;
+  // The last call of another rank, and since when it has been the last one and over.
+  struct LastCall {
+    std::uint64_t call = 0;
+    bool over = false;
+    Time since;
+  };
+
   std::uint64_t progress = 0;
-  std::chrono::steady_clock::time_point progressed = std::chrono::steady_clock::now();
-  std::chrono::steady_clock::time_point checked = progressed;
+  Time progressed = std::chrono::steady_clock::now();
+  Time checked = progressed;
+  Time started = progressed;
+  std::vector<LastCall> last_calls = {};  // by rank; empty until the first check
+  // long_wait.h
+  bool warned = false;
+  bool shows = true;                            // off: the caller only tests
+  std::shared_ptr<const void> shown = nullptr;  // while it lives, other groups show what this rank waits for
 };
 
 // A started operation: a transfer, or a collective, which each engine adds in a derived class.
@@ -103,6 +119,7 @@ class Group {
   Group& operator=(const Group&) = delete;
 
   int rank() const { return rank_; }
+  int world_rank() const { return roster_.number(rank_); }
   int group_size() const { return group_size_; }
   const std::string& name() const { return name_; }
   const Roster& roster() const { return roster_; }
@@ -137,6 +154,8 @@ class Group {
   // this group breaks too.
   // Otherwise the failure becomes this rank's known cause, which the other members read if they miss this rank.
   virtual void hear(const Failure& failure) = 0;
+  // Shows the other members what this rank waits for in another group, or which message; empty: nothing. Takes no lock.
+  virtual void show_wait(const std::string& what) = 0;
   // Ok while none of these ranks has died or left, as far as this rank can see; else kPeerFailed, with the first cause.
   virtual Status check_present(const std::vector<int>& ranks) = 0;
   // Whether all ranks share memory: they are on one machine.

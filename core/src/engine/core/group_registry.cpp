@@ -70,6 +70,28 @@ void GroupRegistry::tell(const Failure& failure, const Group* from) {
   for (const auto& other : all_but(from)) other->hear(failure);
 }
 
+std::shared_ptr<const void> GroupRegistry::show_wait(const Group& group, bool in_itself, const std::string& what) {
+  struct Shown {
+    Shown() = default;
+    Shown(const Shown&) = delete;
+    Shown& operator=(const Shown&) = delete;
+    ~Shown() {
+      for (const auto& one : in) {
+        if (const auto other = one.lock()) other->show_wait("");
+      }
+    }
+    std::vector<std::weak_ptr<Group>> in;
+  };
+  auto shown = std::make_shared<Shown>();
+  // The groups of other ranks are here too, if ranks are threads of one process.
+  for (const auto& other : all_but(in_itself ? nullptr : &group)) {
+    if (other->world_rank() != group.world_rank()) continue;
+    other->show_wait(what);
+    shown->in.push_back(other);
+  }
+  return shown;
+}
+
 bool GroupRegistry::any_broken() {
   const std::vector<std::shared_ptr<Group>> all = all_but(nullptr);
   return std::any_of(all.begin(), all.end(), [](const auto& group) { return !group->health().ok(); });

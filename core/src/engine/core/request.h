@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "base/call_place.h"
 #include "lockstep/base/status.h"
 #include "lockstep/engine/communicator.h"
 
@@ -63,6 +64,7 @@ struct RequestTerms {
   std::size_t count = 0;  // units (unit_of), the same on every rank; 0 where sizes may differ by rank
   ConstPiece input;       // the same for every receiver
   Piece output;           // one result
+  CallPlace place;        // from where the rank calls; may differ between ranks
 };
 
 struct Request : RequestTerms {

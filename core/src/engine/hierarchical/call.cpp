@@ -31,6 +31,7 @@ Call make_call(const Request& request, int rank) {
   call.list = static_cast<std::uint16_t>(request.list);
   call.count = request.count;
   call.factor = request.factor;
+  call.place = SentPlace(request.place);
   call.input_bytes = request.inputs.empty() ? request.input.bytes : common_size(request.inputs);
   call.output_bytes = request.outputs.empty() ? request.output.bytes : common_size(request.outputs);
   const ConstPiece& input = request.input;
@@ -42,8 +43,9 @@ namespace {
 
 // "called all_reduce of 10 float32 (sum)"
 std::string describe(const Call& call, const Roster& ranks) {
-  if (call.kind == Kind::kRefusal) return describe_refusal(call.payload.data(), call.input_bytes);
-  return "called " + describe(terms_of(call), ranks);
+  if (call.kind == Kind::kRefusal)
+    return describe_refusal(call.payload.data(), call.input_bytes, call.place.describe());
+  return "called " + describe(terms_of(call), ranks) + call.place.describe();
 }
 
 }  // namespace
@@ -115,14 +117,16 @@ std::vector<SizeEntry> size_row(const Request& request, int rank, int group_size
   return row;
 }
 
-Status check_sizes(std::span<const SizeEntry> table, int group_size, Kind kind, const GroupNames& names,
+Status check_sizes(std::span<const SizeEntry> table, std::span<const Call> calls, const GroupNames& names,
                    std::uint64_t sequence) {
+  const int group_size = static_cast<int>(calls.size());
   for (int to = 0; to < group_size; ++to) {
     for (int from = 0; from < group_size; ++from) {
       const std::uint64_t sent = table[std::size_t(from) * group_size + to].sent;
       const std::uint64_t wanted = table[std::size_t(to) * group_size + from].wanted;
       if (sent == wanted) continue;
-      return disagreement(names, sequence, kind, {from, to, sent, wanted});
+      return disagreement(names, sequence, calls.front().kind,
+                          {from, to, sent, wanted, calls[from].place.describe(), calls[to].place.describe()});
     }
   }
   return {};

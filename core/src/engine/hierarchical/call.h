@@ -8,11 +8,24 @@
 #include <string>
 #include <vector>
 
+#include "base/call_place.h"
 #include "engine/core/request.h"
 #include "engine/local/control.h"
 #include "store/membership/roster.h"
 
 namespace lockstep::comm {
+
+// The texts of a CallPlace, for other machines.
+struct SentPlace {
+  SentPlace() = default;
+  explicit SentPlace(CallPlace place) : site(text_of(place.site)), label(text_of(place.label)) {}
+  bool is_known() const { return site[0] != 0 || label[0] != 0; }
+  // " at src/train.cpp:41"; empty: not known.
+  std::string describe() const { return describe_place(site.data(), label.data()); }
+
+  PlaceText site{};
+  PlaceText label{};
+};
 
 struct Call {
   Kind kind = Kind::kNone;
@@ -26,12 +39,13 @@ struct Call {
   std::uint64_t input_bytes = 0;   // of the input, or of each input in a list; kUneven: they differ
   std::uint64_t output_bytes = 0;  // the same of the outputs
   static constexpr std::uint64_t kUneven = ~std::uint64_t{0};
+  SentPlace place;  // from where the rank calls
   // A small input travels inside the record. If all do, no other message is needed.
   static constexpr std::size_t kPayloadBytes = 216;
   static_assert(Refusal::kReasonBytes <= kPayloadBytes);
   std::array<std::byte, kPayloadBytes> payload{};
 };
-static_assert(sizeof(Call) == 256);
+static_assert(sizeof(Call) == 384);
 
 Call make_call(const Request& request, int rank);
 
@@ -54,7 +68,7 @@ struct SizeEntry {
 };
 std::vector<SizeEntry> size_row(const Request& request, int rank, int group_size);
 // `table[rank * group_size + other]`: what `rank` sends to `other` and expects from it. The same error on every rank.
-Status check_sizes(std::span<const SizeEntry> table, int group_size, Kind kind, const GroupNames& names,
+Status check_sizes(std::span<const SizeEntry> table, std::span<const Call> calls, const GroupNames& names,
                    std::uint64_t sequence);
 
 }  // namespace lockstep::comm

@@ -24,8 +24,11 @@ std::string pack_news(const std::vector<RankNews>& news) {
   std::string text;
   for (const RankNews& one : news) {
     text.append(reinterpret_cast<const char*>(&one.call), sizeof one.call);
-    text += one.condition;
-    text += '\0';
+    text.append(reinterpret_cast<const char*>(&one.place), sizeof one.place);
+    for (const std::string& words : {one.condition, one.waits_for}) {
+      text += words;
+      text += '\0';
+    }
   }
   return text;
 }
@@ -34,10 +37,16 @@ std::vector<RankNews> unpack_news(std::string_view text, std::size_t count) {
   std::vector<RankNews> news;
   while (news.size() < count) {
     RankNews one;
-    const std::size_t end = text.find('\0', std::min(sizeof one.call, text.size()));
+    constexpr std::size_t kHead = sizeof one.call + sizeof one.place;
+    const std::size_t middle = text.find('\0', std::min(kHead, text.size()));
+    if (middle == std::string_view::npos) break;
+    const std::size_t end = text.find('\0', middle + 1);
     if (end == std::string_view::npos) break;
     std::memcpy(&one.call, text.data(), sizeof one.call);
-    one.condition = text.substr(sizeof one.call, end - sizeof one.call);
+    std::memcpy(&one.place, text.data() + sizeof one.call, sizeof one.place);
+    one.place.site.back() = one.place.label.back() = 0;
+    one.condition = text.substr(kHead, middle - kHead);
+    one.waits_for = text.substr(middle + 1, end - middle - 1);
     news.push_back(std::move(one));
     text.remove_prefix(end + 1);
   }
@@ -67,7 +76,8 @@ void ControlMessages::reach(int rank) {
 void ControlMessages::send_news(bool conditions) {
   std::vector<RankNews> news;
   for (const int rank : context_.local_ranks()) {
-    news.push_back({board_.latest(rank), conditions ? peers_.condition(rank) : std::string()});
+    news.push_back({board_.latest(rank), conditions ? peers_.condition(rank) : std::string(), peers_.waits_for(rank),
+                    board_.place(rank).value_or(SentPlace())});
   }
   tell_neighbours(Type::kNews, pack_news(news));
 }
@@ -77,8 +87,10 @@ void ControlMessages::take_news(int source, std::string_view text) {
   const std::vector<RankNews> news = unpack_news(text, ranks.size());
   if (!news.empty()) peers_.told(source).answered = true;
   for (std::size_t i = 0; i < news.size(); ++i) {
+    if (news[i].place.is_known()) board_.note(ranks[i], news[i].call, news[i].place);
     board_.note(ranks[i], news[i].call);
     peers_.told(ranks[i]).condition = news[i].condition;
+    peers_.told(ranks[i]).waits_for = news[i].waits_for;
   }
 }
 

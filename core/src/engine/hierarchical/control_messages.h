@@ -31,8 +31,10 @@ std::optional<ActiveMessageHeader> unpack_header(std::string_view text, const st
 
 // News of one rank.
 struct RankNews {
-  std::uint64_t call = 0;  // call_word() of its last call
-  std::string condition;   // why it stands still; empty: it runs, or nobody asked
+  std::uint64_t call = 0;      // call_word() of its last call
+  std::string condition;       // why it stands still; empty: it runs, or nobody asked
+  std::string waits_for = {};  // Peers::waits_for()
+  SentPlace place = {};        // from where it made the call; empty: not known
 };
 std::string pack_news(const std::vector<RankNews>& news);
 // The news of `count` ranks, or of the first of them if the text ends too early.

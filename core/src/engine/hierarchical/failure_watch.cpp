@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <map>
 #include <utility>
 
 #include "engine/core/error_text.h"
 #include "engine/core/failure.h"
+#include "engine/core/long_wait.h"
 #include "engine/core/timing.h"
 
 namespace lockstep::comm {
@@ -20,22 +22,29 @@ constexpr auto kNewsEvery = std::chrono::milliseconds(200);
 constexpr auto kAnswers = std::chrono::milliseconds(200);
 // A rank that is gone may have sent messages that are still on their way.
 constexpr auto kLateMessages = std::chrono::milliseconds(20);
-constexpr std::uint64_t kMessages = ~std::uint64_t{0};  // the value of asked_about_ for point-to-point messages
+constexpr std::uint64_t kMessages = ~std::uint64_t{0} >> 1;  // the value of asked_about_ for point-to-point messages
+constexpr std::uint64_t kWarning = std::uint64_t{1} << 63;
 
 }  // namespace
 
-Status FailureWatch::check(const Transfer* transfer, bool expired, Clock::time_point progressed) {
+Status FailureWatch::check(const Transfer* transfer, bool expired, Watch& watch) {
   const auto now = Clock::now();
-  if (now - progressed >= kFirstNews && now - last_news_ >= kNewsEvery) {
+  look(watch);
+  if (now - watch.progressed >= kFirstNews && now - last_news_ >= kNewsEvery) {
     last_news_ = now;
     messages_.send_news(/*conditions=*/false);
   }
-  LOCKSTEP_RETURN_IF_ERROR(check_deaths(transfer, now - progressed));
-  if (!expired) return {};
+  LOCKSTEP_RETURN_IF_ERROR(check_deaths(transfer, now - watch.progressed));
   const HierarchicalOperation* const late = transfer == nullptr ? steps_.oldest() : nullptr;
-  if (!has_asked(late == nullptr ? kMessages : late->sequence)) return {};
-  if (transfer != nullptr) return timed_out(*transfer);
-  return late == nullptr ? Status(ErrorCode::kTimeout, "timed out") : timed_out(*late);
+  const std::uint64_t number = late == nullptr ? kMessages : late->sequence;
+  warns_ = warns_ || loses_patience(watch);
+  if (warns_ && has_asked(number | kWarning)) {
+    warns_ = false;
+    warn(transfer, watch);
+  }
+  if (!expired || !has_asked(number)) return {};
+  if (transfer != nullptr) return timed_out(*transfer, watch);
+  return late == nullptr ? Status(ErrorCode::kTimeout, "timed out") : timed_out(*late, watch);
 }
 
 Status FailureWatch::check_deaths(const Transfer* transfer, Clock::duration stuck) {
@@ -44,8 +53,8 @@ Status FailureWatch::check_deaths(const Transfer* transfer, Clock::duration stuc
   if ((stuck < kLateMessages && !stands) || !has_begun) return {};
   for (const int rank : suspects(transfer, stuck, stands)) {
     if (!peers_.is_gone(rank)) continue;
-    return loss_of(rank,
-                   transfer != nullptr ? describe(*transfer, context_.names) : steps_.oldest()->describe(context_));
+    return loss_of(rank, transfer != nullptr ? describe(*transfer, context_.names) + describe_place(transfer->place)
+                                             : steps_.oldest()->describe(context_));
   }
   return transfer != nullptr ? Status() : check_messages();
 }
@@ -77,7 +86,7 @@ Status FailureWatch::loss_of(int rank, const std::string& during) const {
   const std::string cause = peers_.known_cause(rank);
   const std::string what =
       fmt::format("{} (pid {} on {}) {} in {} ({}); first seen by {}{}", context_.names.ranks.name(rank), member.pid,
-                  member.host, peers_.how_gone(rank), during, board_.describe(rank), context_.me(),
+                  member.host, peers_.how_gone(rank), during, steps_.last_call(rank), context_.me(),
                   peers_.has_left(rank) && cause.empty() ? kLeftEarly : "");
   return loss(cause, what);
 }
@@ -118,36 +127,100 @@ bool FailureWatch::has_asked(std::uint64_t late) {
   return now - asked_at_ >= kAnswers;
 }
 
-Status FailureWatch::timed_out(const Transfer& transfer) const {
-  std::string cause;
-  for (int rank = 0; rank < context_.size() && cause.empty(); ++rank) {
-    if (rank != context_.rank && (transfer.peer == kAnySource || transfer.peer == rank))
-      cause = peers_.known_cause(rank);
+void FailureWatch::look(Watch& watch) const {
+  const auto now = Clock::now();
+  watch.last_calls.resize(context_.size());
+  for (int rank = 0; rank < context_.size(); ++rank) {
+    const std::uint64_t call = board_.latest(rank);
+    const bool over = sequence_of(call) <= steps_.last_met();
+    Watch::LastCall& last = watch.last_calls[rank];
+    if (last.call != call || last.over != over || last.since == Watch::Time()) last = {call, over, now};
   }
-  return {ErrorCode::kTimeout,
-          caused(cause, describe_timeout(transfer, context_.names, context_.rank, peers_.who_stands_still({})))};
 }
 
-Status FailureWatch::timed_out(const HierarchicalOperation& operation) const {
-  std::vector<int> missing;
-  std::vector<std::string> texts;
-  std::string cause;
+std::string FailureWatch::where_absent(int rank, std::uint64_t sequence, const Watch& watch) const {
+  AbsentRank absent;
+  absent.rank = rank;
+  absent.host = context_.topology.member(rank).host;
+  absent.last_call = steps_.last_call(rank);
+  const std::uint64_t called = sequence_of(board_.latest(rank));
+  if (sequence > called) absent.behind = sequence - called;
+  absent.waits_for = peers_.waits_for(rank);
+  if (!watch.last_calls.empty() && watch.last_calls[rank].over)
+    absent.idle = whole_seconds_since(watch.last_calls[rank].since);
+  absent.condition = peers_.why_still(rank);
+  return describe(absent, context_.names.ranks);
+}
+
+std::vector<int> FailureWatch::peers_of(const Transfer& transfer) const {
+  if (transfer.peer != kAnySource) return {transfer.peer};
+  std::vector<int> ranks;
   for (int rank = 0; rank < context_.size(); ++rank) {
-    if (rank == context_.rank || board_.has_called(rank, operation.sequence)) continue;
-    missing.push_back(rank);
-    const std::string still = peers_.why_still(rank);
-    texts.push_back(fmt::format("{} (on {}, {}{}{})", context_.names.ranks.number(rank),
-                                context_.topology.member(rank).host, board_.describe(rank), still.empty() ? "" : ", ",
-                                still));
-    if (cause.empty()) cause = peers_.known_cause(rank);
+    if (rank != context_.rank) ranks.push_back(rank);
   }
+  return ranks;
+}
+
+HeldUpBy FailureWatch::held_up_by(const Transfer& transfer, const Watch& watch) const {
+  HeldUpBy ranks;
+  const std::vector<int> peers = peers_of(transfer);
+  for (const int rank : peers) ranks.absent.push_back(where_absent(rank, 0, watch));
+  ranks.still = peers_.who_stands_still(peers);
+  return ranks;
+}
+
+std::vector<int> FailureWatch::never_called(std::uint64_t sequence) const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < context_.size(); ++rank) {
+    if (rank != context_.rank && !board_.has_called(rank, sequence)) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+HeldUpBy FailureWatch::held_up_by(const HierarchicalOperation& operation, const Watch& watch) const {
+  HeldUpBy ranks;
+  const std::vector<int> missing = never_called(operation.sequence);
+  for (const int rank : missing) ranks.absent.push_back(where_absent(rank, operation.sequence, watch));
+  ranks.still = peers_.who_stands_still(missing);
   const std::vector<int> silent = steps_.awaited();
   const std::string who =
       silent.empty() ? "somebody" : ranks_with_hosts(context_.topology, context_.names.ranks, silent);
-  const HeldUpBy ranks{std::move(texts), peers_.who_stands_still(missing),
-                       fmt::format("{} stopped inside it (frozen, or cut off from {})", who, context_.me())};
-  return {ErrorCode::kTimeout,
-          caused(cause, describe_timeout(operation.describe(context_), context_.me(), ranks, context_.names.ranks))};
+  ranks.inside = fmt::format("{} stopped inside it (frozen, or cut off from {})", who, context_.me());
+  std::map<int, std::string> places{{context_.rank, operation.call.place.describe()}};
+  for (int rank = 0; rank < context_.size(); ++rank) {
+    if (sequence_of(board_.latest(rank)) != operation.sequence) continue;
+    if (const auto place = board_.place(rank)) places[rank] = place->describe();
+  }
+  ranks.callers = describe_callers(places, context_.names.ranks) + steps_.describe_progress();
+  return ranks;
+}
+
+void FailureWatch::warn(const Transfer* transfer, const Watch& watch) const {
+  const GroupNames& names = context_.names;
+  if (transfer != nullptr) {
+    return warn_of_wait(describe_of(*transfer, names, context_.rank),
+                        describe_late(*transfer, names, held_up_by(*transfer, watch)));
+  }
+  if (const HierarchicalOperation* const late = steps_.oldest())
+    warn_of_wait(late->describe(context_), describe(held_up_by(*late, watch), names.ranks));
+}
+
+std::string FailureWatch::cause_among(const std::vector<int>& ranks) const {
+  for (const int rank : ranks) {
+    if (std::string cause = peers_.known_cause(rank); !cause.empty()) return cause;
+  }
+  return {};
+}
+
+Status FailureWatch::timed_out(const Transfer& transfer, const Watch& watch) const {
+  const std::string text = describe_timeout(transfer, context_.names, context_.rank, held_up_by(transfer, watch));
+  return {ErrorCode::kTimeout, caused(cause_among(peers_of(transfer)), text)};
+}
+
+Status FailureWatch::timed_out(const HierarchicalOperation& operation, const Watch& watch) const {
+  const std::string text =
+      describe_timeout(operation.describe(context_), context_.me(), held_up_by(operation, watch), context_.names.ranks);
+  return {ErrorCode::kTimeout, caused(cause_among(never_called(operation.sequence)), text)};
 }
 
 }  // namespace lockstep::comm

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "control_messages.h"
+#include "engine/core/error_text.h"
 #include "engine/core/group.h"
 #include "group_context.h"
 #include "peers.h"
@@ -22,9 +23,9 @@ class FailureWatch {
       : context_(context), peers_(peers), board_(board), steps_(steps), messages_(messages) {}
 
   // Called by waits regularly: the error with which the group must break, or ok. `transfer`: what the caller
-  // waits for; null: a collective. `progressed`: when something last moved. Also sends news to the others, and asks
-  // for theirs before a wait that has `expired` fails.
-  Status check(const Transfer* transfer, bool expired, std::chrono::steady_clock::time_point progressed);
+  // waits for; null: a collective. Also sends news to the others, and asks for theirs before a wait that has `expired`
+  // fails, or loses its patience.
+  Status check(const Transfer* transfer, bool expired, Watch& watch);
 
   // The error for a rank that is gone.
   Status loss_of(int rank, const std::string& during) const;
@@ -36,10 +37,19 @@ class FailureWatch {
   bool local_operation_is_stuck();
   std::vector<int> awaited(const Transfer* transfer) const;
   // Asks the others what they have called, because with a short timeout no news have come yet. True once their answers
-  // have had time to arrive. `late`: the number of the collective that is late, or kMessages.
+  // have had time to arrive. `late`: the number of the collective that is late, or kMessages; with kWarning, if it is
+  // asked for a warning.
   bool has_asked(std::uint64_t late);
-  Status timed_out(const Transfer& transfer) const;
-  Status timed_out(const HierarchicalOperation& operation) const;
+  void look(Watch& watch) const;
+  void warn(const Transfer* transfer, const Watch& watch) const;
+  std::string where_absent(int rank, std::uint64_t sequence, const Watch& watch) const;
+  std::vector<int> peers_of(const Transfer& transfer) const;
+  HeldUpBy held_up_by(const Transfer& transfer, const Watch& watch) const;
+  HeldUpBy held_up_by(const HierarchicalOperation& operation, const Watch& watch) const;
+  std::string cause_among(const std::vector<int>& ranks) const;
+  std::vector<int> never_called(std::uint64_t sequence) const;
+  Status timed_out(const Transfer& transfer, const Watch& watch) const;
+  Status timed_out(const HierarchicalOperation& operation, const Watch& watch) const;
 
   const GroupContext& context_;
   const Peers& peers_;
@@ -50,6 +60,7 @@ class FailureWatch {
   StepQueue::LocalPosition local_at_ = {};
   std::chrono::steady_clock::time_point local_since_;
   std::chrono::steady_clock::time_point last_news_;
+  bool warns_ = false;             // a wait has lost its patience, and the others have been asked
   std::uint64_t asked_about_ = 0;  // the collective that was late, or kMessages
   std::chrono::steady_clock::time_point asked_at_;
 };

@@ -8,6 +8,7 @@
 #include "base/fault_point.h"
 #include "engine/core/error_text.h"
 #include "engine/core/group_registry.h"
+#include "engine/core/long_wait.h"
 #include "engine/core/timing.h"
 
 namespace lockstep::comm {
@@ -98,22 +99,22 @@ bool HierarchicalGroup::pause(Clock::duration idle) {
 
 Status HierarchicalGroup::wait_until_over(const std::function<bool()>& over, const Transfer* transfer,
                                           Deadline deadline) {
-  auto progressed = Clock::now();
-  auto last_check = progressed;
-  auto idle_since = progressed;
+  Watch watch;
+  auto last_check = watch.progressed;
+  auto idle_since = watch.progressed;
   for (;;) {
     const auto now = Clock::now();
     {
       MutexLock lock(mutex_);
       if (over()) return {};
       if (!break_status_.ok()) return break_status_;
-      if (progress_all()) progressed = idle_since = now;
+      if (progress_all()) watch.progressed = idle_since = now;
       if (over()) return {};
       if (!break_status_.ok()) return break_status_;
       const bool expired = !deadline.is_never() && now >= deadline.when();
       if (expired || now - last_check >= kCheckEvery) {
         last_check = now;
-        const Status status = check(transfer, expired, progressed);
+        const Status status = check(transfer, expired, watch);
         if (!status.ok()) return over() ? Status() : status;
       }
     }
@@ -184,8 +185,9 @@ bool HierarchicalGroup::test(Operation::State& state) {
       const auto unwatched = now - watch.checked - kCheckEvery;
       watch.progressed = std::min(now, watch.progressed + unwatched);
       watch.checked = now;
+      watch.shows = false;
       const auto& own = static_cast<const HierarchicalState&>(state);
-      (void)check(own.awaited_transfer(), /*expired=*/false, watch.progressed);
+      (void)check(own.awaited_transfer(), /*expired=*/false, watch);
     }
     if (state.is_over() || !break_status_.ok()) return true;
   }
@@ -204,9 +206,15 @@ bool HierarchicalGroup::try_progress() {
   return !closed_ && progress_all();
 }
 
-Status HierarchicalGroup::check(const Transfer* transfer, bool expired, Clock::time_point progressed) {
+Status HierarchicalGroup::check(const Transfer* transfer, bool expired, Watch& watch) {
   LOCKSTEP_RETURN_IF_ERROR(check_local_groups());
-  const Status found = parts_->watch.check(transfer, expired, progressed);
+  const GroupContext& context = parts_->context;
+  const HierarchicalOperation* const oldest = parts_->steps.oldest();
+  show_long_wait(*this, watch, /*in_itself=*/transfer != nullptr, [&] {
+    if (transfer != nullptr) return describe(*transfer, names()) + describe_place(transfer->place);
+    return oldest == nullptr ? std::string() : oldest->describe(context) + oldest->call.place.describe();
+  });
+  const Status found = parts_->watch.check(transfer, expired, watch);
   return found.ok() ? found : break_group(found);
 }
 

@@ -53,6 +53,7 @@ class HierarchicalGroup final : public Group, public std::enable_shared_from_thi
   Status health() const override;
   Failure failure() const override;
   void hear(const Failure& failure) override;
+  void show_wait(const std::string& what) override { locals_.before().show_wait(what); }
   Status check_present(const std::vector<int>& ranks) override;
   bool shares_memory() const override { return false; }
   std::vector<int> absent(std::uint64_t sequence) const override;
@@ -105,8 +106,7 @@ class HierarchicalGroup final : public Group, public std::enable_shared_from_thi
   // The next step of a wait in which nothing has moved for `idle`. True if another group moved.
   bool pause(std::chrono::steady_clock::duration idle) LOCKSTEP_EXCLUDES(mutex_);
   // Called by waits. If the wait cannot succeed any more, breaks the group and says why; else ok.
-  Status check(const Transfer* transfer, bool expired, std::chrono::steady_clock::time_point progressed)
-      LOCKSTEP_REQUIRES(mutex_);
+  Status check(const Transfer* transfer, bool expired, Watch& watch) LOCKSTEP_REQUIRES(mutex_);
   // Finds out whether another rank of this machine has broken the group.
   Status check_local_groups() LOCKSTEP_REQUIRES(mutex_);
   // The first reason stays, and is returned. Afterwards no operation of this rank is under way.

@@ -96,8 +96,7 @@ std::string HierarchicalOperation::describe(const GroupContext& context) const {
 // All records, or all tables of sizes, are here. They are the same on every rank, so every rank decides the same.
 bool HierarchicalOperation::finish_meeting(const GroupContext& context) {
   const bool sized = !table.empty();
-  status = sized ? check_sizes(table, context.size(), request.kind, context.names, sequence)
-                 : agreement(calls, context.names, sequence);
+  status = sized ? check_sizes(table, calls, context.names, sequence) : agreement(calls, context.names, sequence);
   if (!sized && !lists_agree(calls)) return false;
   if (!status.ok()) {
     planned = true;
@@ -119,6 +118,7 @@ bool HierarchicalOperation::finish_meeting(const GroupContext& context) {
 void HierarchicalOperation::plan(const GroupContext& context) {
   if (IntegerMean::is_needed(request)) mean = std::make_unique<IntegerMean>(request, table);
   auto planned_steps = plan_steps({context, mean ? mean->request() : request, table});
+  for (const auto& step : planned_steps) bytes_between += step->bytes();
   std::move(planned_steps.begin(), planned_steps.end(), std::back_inserter(steps));
   planned = true;
 }

@@ -63,6 +63,8 @@ struct HierarchicalOperation {
   std::unique_ptr<IntegerMean> mean;        // if set, the steps work on its request instead of `request`
   std::deque<std::unique_ptr<Step>> steps;  // not begun
   int active = 0;                           // begun and not over
+  std::size_t bytes_between = 0;            // Step::bytes() of all steps, once planned
+  std::size_t bytes_done = 0;               // of the steps that are over
   bool planned = false;                     // no steps will be added
   Status status;
   std::atomic<bool> over{false};

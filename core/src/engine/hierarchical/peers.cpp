@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "engine/core/error_text.h"
@@ -12,7 +13,7 @@ namespace lockstep::comm {
 Result<CallBoard> CallBoard::share(LocalGroup& local, int group_size, Deadline deadline) {
   const GroupMemory& memory = local.memory();
   CallBoard board({}, memory.rank());
-  const std::size_t bytes = group_size * sizeof(std::uint64_t);
+  const std::size_t bytes = group_size * sizeof(Entry);
   LOCKSTEP_RETURN_IF_ERROR(board.memory_.allocate(memory.shared_arena(), bytes));
   std::memset(board.memory_.data(), 0, bytes);
   const Address mine = memory.address_in_arena(board.memory_.data());
@@ -29,20 +30,38 @@ Result<CallBoard> CallBoard::share(LocalGroup& local, int group_size, Deadline d
 }
 
 void CallBoard::note(int rank, std::uint64_t call) const {
-  std::atomic<std::uint64_t>& place = rows_[own_][rank];
-  if (place.load(std::memory_order_relaxed) < call) place.store(call, std::memory_order_relaxed);
+  std::atomic<std::uint64_t>& known = rows_[own_][rank].call;
+  if (known.load(std::memory_order_relaxed) < call) known.store(call, std::memory_order_relaxed);
+}
+
+void CallBoard::note(int rank, std::uint64_t call, const SentPlace& place) const {
+  Entry& entry = rows_[own_][rank];
+  if (entry.has_place_of.load(std::memory_order_relaxed) < call) {
+    const auto words = std::bit_cast<std::array<std::uint64_t, sizeof(SentPlace) / sizeof(std::uint64_t)>>(place);
+    entry.has_place_of.store(0, std::memory_order_seq_cst);
+    for (std::size_t i = 0; i < words.size(); ++i) entry.place[i].store(words[i], std::memory_order_release);
+    entry.has_place_of.store(call, std::memory_order_release);
+  }
+  note(rank, call);
+}
+
+std::optional<SentPlace> CallBoard::place(int rank) const {
+  const std::uint64_t call = latest(rank);
+  if (call == 0) return std::nullopt;
+  for (const Row row : rows_) {
+    const Entry& entry = row[rank];
+    if (entry.has_place_of.load(std::memory_order_acquire) != call) continue;
+    std::array<std::uint64_t, sizeof(SentPlace) / sizeof(std::uint64_t)> words;
+    for (std::size_t i = 0; i < words.size(); ++i) words[i] = entry.place[i].load(std::memory_order_acquire);
+    if (entry.has_place_of.load(std::memory_order_acquire) == call) return std::bit_cast<SentPlace>(words);
+  }
+  return std::nullopt;
 }
 
 std::uint64_t CallBoard::latest(int rank) const {
   std::uint64_t call = 0;
-  for (const Row row : rows_) call = std::max(call, row[rank].load(std::memory_order_relaxed));
+  for (const Row row : rows_) call = std::max(call, row[rank].call.load(std::memory_order_relaxed));
   return call;
-}
-
-std::string CallBoard::describe(int rank) const {
-  const std::uint64_t call = latest(rank);
-  if (call == 0) return "no call known";
-  return fmt::format("last call {} #{}", to_string(kind_of(call)), sequence_of(call));
 }
 
 void Peers::forget_answers() {
@@ -78,6 +97,11 @@ std::vector<int> Peers::silent_neighbours() const {
 
 std::string Peers::condition(int rank) const {
   return context_.is_local(rank) ? condition_of(*local_peer(rank).process) : told_[rank].condition;
+}
+
+std::string Peers::waits_for(int rank) const {
+  return context_.is_local(rank) ? local_.memory().wait_note(context_.topology.index_of(rank)).read()
+                                 : told_[rank].waits_for;
 }
 
 std::string Peers::why_still(int rank) const {

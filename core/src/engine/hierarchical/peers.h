@@ -2,11 +2,14 @@
 // are.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "call.h"
 #include "engine/core/group.h"
 #include "engine/local/local_group.h"
 #include "group_context.h"
@@ -18,7 +21,13 @@ namespace lockstep::comm {
 // other row. Thread-safe.
 class CallBoard {
  public:
-  using Row = std::atomic<std::uint64_t>*;
+  struct Entry {
+    std::atomic<std::uint64_t> call;  // call_word()
+    // From where it was called, if this is that call's: set to 0 while the texts are written.
+    std::atomic<std::uint64_t> has_place_of;
+    std::array<std::atomic<std::uint64_t>, sizeof(SentPlace) / sizeof(std::uint64_t)> place;
+  };
+  using Row = Entry*;
 
   CallBoard() = default;
   // `own`: which of the rows is that of this rank.
@@ -27,11 +36,13 @@ class CallBoard {
   static Result<CallBoard> share(LocalGroup& local, int group_size, Deadline deadline);
 
   void note(int rank, std::uint64_t call) const;
+  // The same, and from where. Not while another thread of this rank does it.
+  void note(int rank, std::uint64_t call, const SentPlace& place) const;
   // The latest call of `rank` that any rank of this machine knows; 0: none.
   std::uint64_t latest(int rank) const;
   bool has_called(int rank, std::uint64_t sequence) const { return sequence_of(latest(rank)) >= sequence; }
-  // What error texts say of it: "last call barrier #2".
-  std::string describe(int rank) const;
+  // From where `rank` has made its latest call, as far as any rank of this machine knows.
+  std::optional<SentPlace> place(int rank) const;
 
  private:
   ArenaBlock memory_;  // of this rank's row
@@ -54,6 +65,7 @@ class Peers {
     bool answered = false;  // since this rank last asked
     std::string cause;      // its known cause
     std::string condition;
+    std::string waits_for;
   };
   Told& told(int rank) { return told_[rank]; }
   void forget_answers();
@@ -71,6 +83,8 @@ class Peers {
   std::string condition(int rank) const;
   // The same, and "did not answer" of a neighbour that was asked in vain.
   std::string why_still(int rank) const;
+  // What it waits for in another group, or which message, as its machine knows; empty: nothing.
+  std::string waits_for(int rank) const;
   // "1 (on node7, stopped by a signal)" for each rank that stands still, without those already `named`.
   std::vector<std::string> who_stands_still(const std::vector<int>& named) const;
 

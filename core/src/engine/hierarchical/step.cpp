@@ -19,6 +19,7 @@ std::uint64_t StepMessages::tag(int leg, int source) const {
 }
 
 StepMessages::StepMessage& StepMessages::add(int peer, bool is_send, std::size_t bytes) {
+  bytes_ += bytes;
   under_way_.push_back({TransportRequest(), peer, is_send, bytes});
   return under_way_.back();
 }
@@ -59,6 +60,14 @@ bool StepMessages::received() {
   return status_.ok() && std::all_of(under_way_.begin(), under_way_.end(), [](const StepMessage& message) {
            return message.is_send || message.request.done;
          });
+}
+
+std::pair<std::size_t, std::size_t> StepMessages::progress() const {
+  std::size_t open = 0;
+  for (const StepMessage& message : under_way_) {
+    if (!message.request.done) open += message.bytes;
+  }
+  return {bytes_ - open, bytes_};
 }
 
 void StepMessages::awaited(std::vector<int>& ranks) const {

@@ -7,6 +7,7 @@
 #include <deque>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "call.h"
@@ -31,6 +32,8 @@ class StepMessages {
 
   bool done();
   bool received();
+  // How many bytes have been sent and received, and of how many.
+  std::pair<std::size_t, std::size_t> progress() const;
   // Why a message failed, and the rank at its other end (-1: none failed).
   const Status& status() const { return status_; }
   int failed_with() const { return failed_with_; }
@@ -51,6 +54,7 @@ class StepMessages {
   const GroupContext& context_;
   std::uint64_t step_ = 0;
   std::deque<StepMessage> under_way_;
+  std::size_t bytes_ = 0;  // of all messages so far
   Status status_;
   int failed_with_ = -1;
 };

@@ -2,14 +2,21 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/fault_point.h"
 
 namespace lockstep::comm {
+namespace {
+
+// Of an operation that exchanges less between machines, the progress tells nothing.
+constexpr std::size_t kShownBytes = std::size_t{64} << 10;
+
+}  // namespace
 
 void StepQueue::add(const std::shared_ptr<HierarchicalOperation>& operation) {
-  board_.note(context_.rank, call_word(operation->sequence, operation->request.kind));
+  board_.note(context_.rank, call_word(operation->sequence, operation->request.kind), operation->call.place);
   queue_.push_back(operation);
   ++pending_;
 }
@@ -122,6 +129,7 @@ bool StepQueue::progress() {
 void StepQueue::end_first_step() {
   const std::shared_ptr<HierarchicalOperation> operation = active_.front().operation;
   active_.front().step->finish();
+  operation->bytes_done += active_.front().step->bytes();
   window_.leave(active_.front().step->bytes());
   active_.pop_front();
   --operation->active;
@@ -135,8 +143,19 @@ void StepQueue::end_first_step() {
     }
   }
   if (!operation->planned || !operation->has_ended_steps()) return;
+  last_calls_.swap(operation->calls);
+  last_met_ = operation->sequence;
   operation->finish(std::move(operation->status));
   --pending_;
+}
+
+std::string StepQueue::last_call(int rank) const {
+  const std::uint64_t call = board_.latest(rank);
+  if (call == 0) return "no call known";
+  std::optional<SentPlace> place = board_.place(rank);
+  if (!place && last_met_ == sequence_of(call)) place = last_calls_[rank].place;
+  return fmt::format("last call {} #{}{}", to_string(kind_of(call)), sequence_of(call),
+                     place ? place->describe() : std::string());
 }
 
 void StepQueue::fail(const Status& status) {
@@ -152,6 +171,21 @@ void StepQueue::fail(const Status& status) {
   }
   active_.clear();
   queue_.clear();
+}
+
+std::string StepQueue::describe_progress() const {
+  const HierarchicalOperation* const operation = oldest();
+  if (operation == nullptr || operation->bytes_between < kShownBytes) return {};
+  auto done = static_cast<double>(operation->bytes_done);
+  for (const Active& active : active_) {
+    if (active.operation.get() != operation) continue;
+    const auto [exchanged, begun] = active.step->messages().progress();
+    if (begun > 0)
+      done += static_cast<double>(active.step->bytes()) * static_cast<double>(exchanged) / static_cast<double>(begun);
+  }
+  constexpr double kMiB = 1 << 20;
+  return fmt::format("; {} has exchanged about {:.1f} of {:.1f} MiB with other machines", context_.me(), done / kMiB,
+                     static_cast<double>(operation->bytes_between) / kMiB);
 }
 
 const HierarchicalOperation* StepQueue::oldest() const {

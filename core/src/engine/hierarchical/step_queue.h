@@ -63,6 +63,14 @@ class StepQueue {
   // The oldest operation that is not over; null: there is none.
   const HierarchicalOperation* oldest() const;
 
+  // What error texts say of the last call of `rank`: "last call barrier #2 at src/train.cpp:41".
+  std::string last_call(int rank) const;
+  // The number of the last collective that has ended on this rank.
+  std::uint64_t last_met() const { return last_met_; }
+  // What error texts say of the oldest operation: "; rank 0 has exchanged about 12.0 of 48.0 MiB with other machines".
+  // Empty if it is small.
+  std::string describe_progress() const;
+
   // The messages of the oldest step that has begun; null: there is none.
   const StepMessages* messages() const;
   // The ranks that this step waits for; empty also if there is none.
@@ -99,6 +107,9 @@ class StepQueue {
   StepWindow window_;
   std::uint64_t next_step_ = 1;
   int pending_ = 0;
+  // What the ranks have asked for in the last collective that has ended, and its number.
+  std::vector<Call> last_calls_;
+  std::uint64_t last_met_ = 0;
   Status failure_;
 };
 

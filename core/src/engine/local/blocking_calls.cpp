@@ -102,6 +102,7 @@ Status LocalGroup::run(Transfer transfer, Deadline deadline) {
     mailbox_.start(transfer);
     update_busy();
   }
+  Watch watch;
   Status status = wait_until(
       waiting_, deadline, [] { return -1; },
       [&] {
@@ -109,7 +110,7 @@ Status LocalGroup::run(Transfer transfer, Deadline deadline) {
         if (!transfer.over) progress_all(true);
         return transfer.over;
       },
-      [&](bool expired) { return check(transfer, expired); });
+      [&](bool expired) { return check(transfer, expired, watch); });
   if (status.ok()) return transfer.status;
   MutexLock lock(mutex_);
   mailbox_.withdraw(transfer);

@@ -76,7 +76,8 @@ Status Collective::post() {
   post.count = request_.count;
   post.factor = request_.factor;
   LOCKSTEP_FAULT_POINT("post: called");
-  memory_.state(memory_.rank()).current.store(call_word(sequence_, request_.kind), std::memory_order_relaxed);
+  memory_.set_call_place(sequence_, request_.place);
+  memory_.state(memory_.rank()).current.store(call_word(sequence_, request_.kind), std::memory_order_release);
   // If this fails, the post is not published half written: the others learn of the failure by the abort that follows.
   LOCKSTEP_RETURN_IF_ERROR(publish(post));
   const bool ready = (post.flags & kUnstaged) == 0;

@@ -9,8 +9,10 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "base/arithmetic.h"
+#include "base/call_place.h"
 #include "engine/core/request.h"
 #include "lockstep/engine/communicator.h"
 #include "lockstep/reduce/types.h"
@@ -115,6 +117,20 @@ struct alignas(kLine) KnownCause {
   char cause[508];
 };
 
+// What a rank waits for that the other ranks of the group do not see: in another group, or a message. The rank itself
+// writes it, others read it at any time.
+class alignas(kLine) WaitNote {
+ public:
+  void write(const std::string& text);
+  // Empty: nothing, or it is being written.
+  std::string read() const;
+
+ private:
+  static constexpr std::size_t kWords = 31;
+  std::atomic<std::uint64_t> version_;  // odd while it is being written
+  std::atomic<std::uint64_t> words_[kWords];
+};
+
 // Each rank's staging (StagingRing) holds this many chunks of up to stream_chunk_bytes(), a multiple of a page.
 inline constexpr std::size_t kStreamChunks = 3;
 std::size_t stream_chunk_bytes(int group_size);
@@ -152,27 +168,33 @@ struct PipelinedSend {
   std::uint32_t* places() { return reinterpret_cast<std::uint32_t*>(this + 1); }
 };
 
+// CallPlace::word().
+using CallWord = std::atomic<std::uint64_t>;
+
 // The offsets of everything in the control memory of a group of `group_size` ranks.
 class ControlLayout {
  public:
   explicit ControlLayout(int group_size)
       : group_size_(group_size),
-        pieces_(align(kRing * (sizeof(Post) + 2 * sizeof(Counter) + Communicator::kInlineBytes))),
+        pieces_(align(kRing * (sizeof(Post) + 2 * sizeof(Counter) + Communicator::kInlineBytes + sizeof(CallWord)))),
         rank_bytes_(align(pieces_ + std::size_t{kRing} * group_size * sizeof(PieceEntry))),
         states_(align(sizeof(Header))),
         reasons_(align(states_ + group_size * sizeof(RankState))),
         known_causes_(reasons_ + group_size * sizeof(AbortReason)),
-        ranks_(align(known_causes_ + group_size * sizeof(KnownCause))),
+        wait_notes_(known_causes_ + group_size * sizeof(KnownCause)),
+        ranks_(align(wait_notes_ + group_size * sizeof(WaitNote))),
         channels_(ranks_ + group_size * rank_bytes_),
         stream_(align(channels_ + std::size_t(group_size) * group_size * kChannelEntries * sizeof(Message))),
         stream_bytes_(kStreamChunks * stream_chunk_bytes(group_size)),
-        large_payloads_(stream_ + group_size * stream_bytes_) {}
+        large_payloads_(stream_ + group_size * stream_bytes_),
+        texts_(large_payloads_ + group_size * large_payload_bytes()) {}
 
   // This is address space only; pages exist once they are touched.
-  std::size_t total() const { return large_payloads_ + group_size_ * large_payload_bytes(); }
+  std::size_t total() const { return texts_ + group_size_ * kMostTexts * sizeof(PlaceText); }
   std::size_t state(int rank) const { return states_ + rank * sizeof(RankState); }
   std::size_t reason(int rank) const { return reasons_ + rank * sizeof(AbortReason); }
   std::size_t known_cause(int rank) const { return known_causes_ + rank * sizeof(KnownCause); }
+  std::size_t wait_note(int rank) const { return wait_notes_ + rank * sizeof(WaitNote); }
   std::size_t stream(int rank) const { return stream_ + rank * stream_bytes_; }
   std::size_t post(int rank, int slot) const { return ranks_ + rank * rank_bytes_ + slot * sizeof(Post); }
   std::size_t claim(int rank, int slot) const { return post(rank, kRing) + slot * sizeof(Counter); }
@@ -185,6 +207,11 @@ class ControlLayout {
   static constexpr std::size_t large_payload_bytes() { return kRing * kMostInlineBytes; }
   std::size_t pieces(int rank, int slot) const {
     return ranks_ + rank * rank_bytes_ + pieces_ + std::size_t(slot) * group_size_ * sizeof(PieceEntry);
+  }
+  // From where a rank has called the collective in the slot, and the texts that this refers to, by their numbers.
+  std::size_t call_place(int rank, int slot) const { return payload(rank, kRing) + slot * sizeof(CallWord); }
+  std::size_t text(int rank, TextNumber number) const {
+    return texts_ + (rank * kMostTexts + number - 1) * sizeof(PlaceText);
   }
   std::size_t message(int from, int to, int entry) const {
     return channels_ + ((std::size_t(from) * group_size_ + to) * kChannelEntries + entry) * sizeof(Message);
@@ -199,11 +226,13 @@ class ControlLayout {
   std::size_t states_;
   std::size_t reasons_;
   std::size_t known_causes_;
+  std::size_t wait_notes_;
   std::size_t ranks_;
   std::size_t channels_;
   std::size_t stream_;
   std::size_t stream_bytes_;
   std::size_t large_payloads_;
+  std::size_t texts_;
 };
 
 }  // namespace lockstep::comm

@@ -1,11 +1,13 @@
 // GroupMemory: typed access to the control memory and to every rank's arena.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/call_place.h"
 #include "control.h"
 #include "shm/hand_over.h"
 #include "store/membership/roster.h"
@@ -42,6 +44,7 @@ class GroupMemory {
   RankState& state(int rank) const { return at<RankState>(layout_.state(rank)); }
   AbortReason& abort_reason(int rank) const { return at<AbortReason>(layout_.reason(rank)); }
   KnownCause& known_cause(int rank) const { return at<KnownCause>(layout_.known_cause(rank)); }
+  WaitNote& wait_note(int rank) const { return at<WaitNote>(layout_.wait_note(rank)); }
   std::byte* stream(int rank) const { return &at<std::byte>(layout_.stream(rank)); }
   Post& post(int rank, std::uint64_t sequence) const { return at<Post>(layout_.post(rank, slot(sequence))); }
   Counter& claim(int rank, std::uint64_t sequence) const { return at<Counter>(layout_.claim(rank, slot(sequence))); }
@@ -63,6 +66,14 @@ class GroupMemory {
     return at<Message>(layout_.message(from, to, static_cast<int>(position % kChannelEntries)));
   }
 
+  // Says from where this rank calls a collective. Under the group's lock, before `current` and the post are stored.
+  void set_call_place(std::uint64_t sequence, CallPlace place) const {
+    if (std::max(place.site, place.label) > texts_shared_) share_texts();
+    place_word(rank_, sequence).store(place.word(), std::memory_order_relaxed);
+  }
+  // " at src/train.cpp:41": from where `rank` has called a collective that it has posted; empty: not known.
+  std::string call_place(int rank, std::uint64_t sequence) const;
+
   // An address that `rank` published, as a pointer of this process. For another rank's address, call reach() before.
   std::byte* resolve(int rank, Address address) const {
     if ((address & kInControl) != 0) return parts_.control->base() + (address & ~kInControl);
@@ -83,6 +94,11 @@ class GroupMemory {
   }
 
  private:
+  // Shows the other ranks all texts that this process has by now.
+  void share_texts() const;
+  CallWord& place_word(int rank, std::uint64_t sequence) const {
+    return at<CallWord>(layout_.call_place(rank, slot(sequence)));
+  }
   static int slot(std::uint64_t sequence) { return static_cast<int>(sequence % kRing); }
   template <typename T>
   T& at(std::size_t offset) const {
@@ -101,6 +117,7 @@ class GroupMemory {
     std::size_t bytes;
   };
   std::vector<First> first_;
+  mutable TextNumber texts_shared_ = 0;
 };
 
 }  // namespace lockstep::comm

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "engine/core/error_text.h"
 #include "engine/core/failure.h"
@@ -19,9 +20,16 @@ bool has_posted(const GroupMemory& memory, int rank, std::uint64_t sequence) {
 
 std::string last_call(const GroupMemory& memory, int rank) {
   const RankState& state = memory.state(rank);
-  const std::uint64_t current = state.current.load(std::memory_order_relaxed);
+  std::uint64_t current = state.current.load(std::memory_order_acquire);
   if (current == 0) return "no call yet";
-  const std::string call = fmt::format("{} #{}", to_string(kind_of(current)), sequence_of(current));
+  std::string call;
+  // A rank that goes on meanwhile uses the slot of the place again.
+  for (int tries = 0; tries < 10; ++tries) {
+    call = fmt::format("{} #{}{}", to_string(kind_of(current)), sequence_of(current),
+                       memory.call_place(rank, sequence_of(current)));
+    const std::uint64_t before = std::exchange(current, state.current.load(std::memory_order_acquire));
+    if (before == current) break;
+  }
   const bool over = state.completed.load(std::memory_order_acquire) >= sequence_of(current);
   return over ? "last call " + call : "not through with " + call;
 }
@@ -43,14 +51,32 @@ std::vector<int> never_called(const GroupMemory& memory, std::uint64_t sequence)
   return ranks;
 }
 
-std::vector<std::string> with_calls(const GroupMemory& memory, const std::vector<int>& ranks) {
+// Where ranks are that have not called collective `sequence`; 0: that are missed for another reason.
+std::vector<std::string> where_absent(const GroupMemory& memory, const std::vector<int>& ranks, std::uint64_t sequence,
+                                      const Watch& watch) {
   std::vector<std::string> texts;
   for (const int rank : ranks) {
-    const std::string condition = condition_of(*memory.peer(rank).process);
-    texts.push_back(fmt::format("{} ({}{}{})", memory.roster().number(rank), last_call(memory, rank),
-                                condition.empty() ? "" : ", ", condition));
+    AbsentRank absent;
+    absent.rank = rank;
+    absent.last_call = last_call(memory, rank);
+    const std::uint64_t called = sequence_of(memory.state(rank).current.load(std::memory_order_relaxed));
+    if (sequence > called) absent.behind = sequence - called;
+    absent.waits_for = memory.wait_note(rank).read();
+    if (!watch.last_calls.empty() && watch.last_calls[rank].over)
+      absent.idle = whole_seconds_since(watch.last_calls[rank].since);
+    absent.condition = condition_of(*memory.peer(rank).process);
+    texts.push_back(describe(absent, memory.roster()));
   }
   return texts;
+}
+
+// From where the ranks have called collective `sequence`.
+std::string callers(const GroupMemory& memory, std::uint64_t sequence) {
+  std::map<int, std::string> places;
+  for (int rank = 0; rank < memory.size(); ++rank) {
+    if (has_posted(memory, rank, sequence)) places[rank] = memory.call_place(rank, sequence);
+  }
+  return describe_callers(places, memory.roster());
 }
 
 // "1 (stopped by a signal)" for each rank that stands still, without the ranks that the error has `named` already.
@@ -84,6 +110,18 @@ std::string who_is_busy(const GroupMemory& memory, const Collective& collective)
 }
 
 }  // namespace
+
+void LocalFailureWatch::look(Watch& watch) const {
+  const auto now = std::chrono::steady_clock::now();
+  watch.last_calls.resize(memory_.size());
+  for (int rank = 0; rank < memory_.size(); ++rank) {
+    const RankState& state = memory_.state(rank);
+    const std::uint64_t call = state.current.load(std::memory_order_relaxed);
+    const bool over = state.completed.load(std::memory_order_relaxed) >= sequence_of(call);
+    Watch::LastCall& last = watch.last_calls[rank];
+    if (last.call != call || last.over != over || last.since == Watch::Time()) last = {call, over, now};
+  }
+}
 
 // "rank 1 (pid 7) left the group".
 std::string LocalFailureWatch::gone(int rank) const {
@@ -162,25 +200,37 @@ std::string LocalFailureWatch::cause_among(const std::vector<int>& ranks) const 
 }
 
 // The queue waits for the collective `awaited`; ranks that have not called it hold up the queue.
-Status LocalFailureWatch::timed_out_in_queue(std::uint64_t awaited) const {
+std::string LocalFailureWatch::why_queue_is_late(std::uint64_t awaited, const Watch& watch) const {
   const Roster& roster = memory_.roster();
   const std::vector<int> missing = never_called(memory_, awaited);
-  const std::string why =
-      missing.empty() ? std::string() : ": " + roster.list(with_calls(memory_, missing)) + " never called the oldest";
-  return {ErrorCode::kTimeout,
-          caused(cause_among(missing),
-                 fmt::format("{} timed out with more than {} operations under way in group '{}'{}{}", me(), kRing,
-                             memory_.name(), why, stand_still(who_stands_still(memory_, missing), roster)))};
+  const std::string why = missing.empty() ? std::string()
+                                          : fmt::format(": {} never called the oldest",
+                                                        roster.list(where_absent(memory_, missing, awaited, watch)));
+  return fmt::format("more than {} operations under way in group '{}'{}{}{}", kRing, memory_.name(), why,
+                     stand_still(who_stands_still(memory_, missing), roster), callers(memory_, awaited));
+}
+
+Status LocalFailureWatch::timed_out_in_queue(std::uint64_t awaited, const Watch& watch) const {
+  return {ErrorCode::kTimeout, caused(cause_among(never_called(memory_, awaited)),
+                                      fmt::format("{} timed out with {}", me(), why_queue_is_late(awaited, watch)))};
+}
+
+HeldUpBy LocalFailureWatch::held_up_by(const Collective& collective, const Watch& watch) const {
+  const std::chrono::duration<double> idle = std::chrono::steady_clock::now() - watch.progressed;
+  const std::vector<int> missing = never_called(memory_, collective.sequence());
+  return {where_absent(memory_, missing, collective.sequence(), watch), who_stands_still(memory_, missing),
+          fmt::format("{} made no progress inside it for {:.1f} s", who_is_busy(memory_, collective), idle.count()),
+          callers(memory_, collective.sequence())};
+}
+
+std::string LocalFailureWatch::why_late(const Collective& collective, const Watch& watch) const {
+  return describe(held_up_by(collective, watch), memory_.roster());
 }
 
 Status LocalFailureWatch::timed_out(const Collective& collective, const Watch& watch) const {
-  const std::chrono::duration<double> idle = std::chrono::steady_clock::now() - watch.progressed;
-  const std::vector<int> missing = never_called(memory_, collective.sequence());
-  const HeldUpBy ranks{
-      with_calls(memory_, missing), who_stands_still(memory_, missing),
-      fmt::format("{} made no progress inside it for {:.1f} s", who_is_busy(memory_, collective), idle.count())};
-  return {ErrorCode::kTimeout,
-          caused(cause_among(missing), describe_timeout(collective.describe(), me(), ranks, memory_.roster()))};
+  const std::string text =
+      describe_timeout(collective.describe(), me(), held_up_by(collective, watch), memory_.roster());
+  return {ErrorCode::kTimeout, caused(cause_among(never_called(memory_, collective.sequence())), text)};
 }
 
 Status LocalFailureWatch::check(const Transfer& transfer) const {
@@ -198,18 +248,32 @@ Status LocalFailureWatch::check(const Transfer& transfer) const {
   }
   const bool only_self_left = transfer.peer == kAnySource && alive == 1 && memory_.size() > 1;
   if (alive > 0 && !only_self_left) return {};
-  return loss(cause, fmt::format("{} before {} of {} was done", fmt::join(gone_ranks, ", "),
-                                 describe(transfer, memory_.names()), me()));
+  return loss(cause, fmt::format("{} before {} of {}{} was done", fmt::join(gone_ranks, ", "),
+                                 describe(transfer, memory_.names()), me(), describe_place(transfer.place)));
 }
 
-Status LocalFailureWatch::timed_out(const Transfer& transfer) const {
-  std::vector<int> senders{transfer.peer};
-  if (transfer.peer == kAnySource) {
-    senders.resize(memory_.size());
-    std::iota(senders.begin(), senders.end(), 0);
-  }
-  return {ErrorCode::kTimeout, caused(cause_among(senders), describe_timeout(transfer, memory_.names(), memory_.rank(),
-                                                                             who_stands_still(memory_, {})))};
+// The ranks that could send, or take, the message.
+std::vector<int> LocalFailureWatch::peers_of(const Transfer& transfer) const {
+  if (transfer.peer != kAnySource) return {transfer.peer};
+  std::vector<int> senders(memory_.size());
+  std::iota(senders.begin(), senders.end(), 0);
+  if (memory_.size() > 1) std::erase(senders, memory_.rank());
+  return senders;
+}
+
+HeldUpBy LocalFailureWatch::held_up_by(const Transfer& transfer, const Watch& watch) const {
+  const std::vector<int> peers = peers_of(transfer);
+  return {where_absent(memory_, peers, 0, watch), who_stands_still(memory_, peers), {}, {}};
+}
+
+std::string LocalFailureWatch::why_late(const Transfer& transfer, const Watch& watch) const {
+  return describe_late(transfer, memory_.names(), held_up_by(transfer, watch));
+}
+
+Status LocalFailureWatch::timed_out(const Transfer& transfer, const Watch& watch) const {
+  return {ErrorCode::kTimeout,
+          caused(cause_among(peers_of(transfer)),
+                 describe_timeout(transfer, memory_.names(), memory_.rank(), held_up_by(transfer, watch)))};
 }
 
 }  // namespace lockstep::comm

@@ -9,6 +9,7 @@
 #include "base/fault_point.h"
 #include "engine/core/error_text.h"
 #include "engine/core/group_registry.h"
+#include "engine/core/long_wait.h"
 #include "engine/core/timing.h"
 
 namespace lockstep::comm {
@@ -187,6 +188,7 @@ void LocalGroup::check_while_testing(LocalOperation& operation) {
     if (watch.checked - operation.watch.checked < kCheckEvery) return;
     operation.watch.checked = watch.checked;
     watch = operation.watch;
+    watch.shows = false;
   }
   (void)check(operation, /*expired=*/false, watch);
   MutexLock lock(mutex_);
@@ -194,28 +196,42 @@ void LocalGroup::check_while_testing(LocalOperation& operation) {
 }
 
 Status LocalGroup::check(const LocalOperation& operation, bool expired, Watch& watch) {
-  return operation.collective ? check(*operation.collective, expired, watch) : check(operation.transfer, expired);
+  return operation.collective ? check(*operation.collective, expired, watch)
+                              : check(operation.transfer, expired, watch);
 }
 
 Status LocalGroup::check(const Collective& collective, bool expired, Watch& watch) {
   if (const Status lost = watch_.check(collective, watch); !lost.ok()) return break_group(lost);
-  if (!expired) return {};
+  watch_.look(watch);
+  show_long_wait(*this, watch, /*in_itself=*/false,
+                 [&] { return collective.describe() + describe_place(collective.request().place); });
+  const bool late = loses_patience(watch);
+  if (!expired && !late) return {};
   std::uint64_t awaited = 0;
   {
     MutexLock lock(mutex_);
     if (!collective.posted()) awaited = collectives_.awaited();
   }
-  return break_group(awaited != 0 ? watch_.timed_out_in_queue(awaited) : watch_.timed_out(collective, watch));
+  if (late) {
+    warn_of_wait(collective.describe(),
+                 awaited != 0 ? watch_.why_queue_is_late(awaited, watch) : watch_.why_late(collective, watch));
+  }
+  if (!expired) return {};
+  return break_group(awaited != 0 ? watch_.timed_out_in_queue(awaited, watch) : watch_.timed_out(collective, watch));
 }
 
-Status LocalGroup::check(const Transfer& transfer, bool expired) {
+Status LocalGroup::check(const Transfer& transfer, bool expired, Watch& watch) {
   if (const Status lost = watch_.check(transfer); !lost.ok()) {
     // The rank may have sent the message before it ended.
     MutexLock lock(mutex_);
     mailbox_.progress();
     return transfer.over ? Status() : break_group(lost);
   }
-  return expired ? break_group(watch_.timed_out(transfer)) : Status();
+  watch_.look(watch);
+  const auto what = [&] { return describe(transfer, names()) + describe_place(transfer.place); };
+  show_long_wait(*this, watch, /*in_itself=*/true, what);
+  if (loses_patience(watch)) warn_of_wait(describe_of(transfer, names(), rank_), watch_.why_late(transfer, watch));
+  return expired ? break_group(watch_.timed_out(transfer, watch)) : Status();
 }
 
 Status LocalGroup::break_group(const Status& why) const {

@@ -43,6 +43,7 @@ class LocalGroup final : public Group, public std::enable_shared_from_this<Local
   Status health() const override { return waiting_.health(); }
   Failure failure() const override;
   void hear(const Failure& failure) override;
+  void show_wait(const std::string& what) override { memory_.wait_note(rank_).write(what); }
   Status check_present(const std::vector<int>& ranks) override { return watch_.check_present(ranks); }
   bool shares_memory() const override { return true; }
   std::vector<int> absent(std::uint64_t sequence) const override { return watch_.absent(sequence); }
@@ -90,7 +91,7 @@ class LocalGroup final : public Group, public std::enable_shared_from_this<Local
 
   // Called by waits. If the wait cannot succeed any more, breaks the group and says why; else ok.
   Status check(const Collective& collective, bool expired, Watch& watch) LOCKSTEP_EXCLUDES(mutex_);
-  Status check(const Transfer& transfer, bool expired) LOCKSTEP_EXCLUDES(mutex_);
+  Status check(const Transfer& transfer, bool expired, Watch& watch) LOCKSTEP_EXCLUDES(mutex_);
   Status check(const LocalOperation& operation, bool expired, Watch& watch) LOCKSTEP_EXCLUDES(mutex_);
   void check_while_testing(LocalOperation& operation) LOCKSTEP_EXCLUDES(mutex_);
   // The first reason stays, and is returned.

@@ -38,9 +38,10 @@ Status Plan::agreement() const {
   calls.reserve(memory_.size());
   for (int rank = 0; rank < memory_.size(); ++rank) {
     const Post& theirs = post(rank);
+    const std::string place = memory_.call_place(rank, sequence_);
     const bool refused = theirs.kind == Kind::kRefusal;
-    calls.push_back(refused ? describe_refusal(memory_.resolve(rank, theirs.input), theirs.input_bytes)
-                            : "called " + describe(terms_of(theirs), memory_.roster()));
+    calls.push_back(refused ? describe_refusal(memory_.resolve(rank, theirs.input), theirs.input_bytes, place)
+                            : "called " + describe(terms_of(theirs), memory_.roster()) + place);
   }
   return disagreement({memory_.name(), memory_.roster()}, sequence_, calls);
 }
@@ -53,7 +54,9 @@ Status Plan::check_sizes() const {
       const std::size_t sends = sent_bytes(from, to);
       const std::size_t wants = wanted_bytes(to, from);
       if (sends == wants) continue;
-      return disagreement({memory_.name(), memory_.roster()}, sequence_, kind_, {from, to, sends, wants});
+      return disagreement(
+          {memory_.name(), memory_.roster()}, sequence_, kind_,
+          {from, to, sends, wants, memory_.call_place(from, sequence_), memory_.call_place(to, sequence_)});
     }
   }
   return {};

@@ -103,7 +103,8 @@ void SmallCall::post(const Waiting& waiting, std::uint64_t sequence, CopyWay way
     table[i].output = kNowhere;
     table[i].output_bytes = piece_;
   }
-  memory_.state(me).current.store(call_word(sequence, request_.kind), std::memory_order_relaxed);
+  memory_.set_call_place(sequence, request_.place);
+  memory_.state(me).current.store(call_word(sequence, request_.kind), std::memory_order_release);
   LOCKSTEP_FAULT_POINT("small: written");
   post.state.store(2 * sequence + (needs_all_inlined_ ? 0 : 1), std::memory_order_seq_cst);
   LOCKSTEP_FAULT_POINT("small: posted");

@@ -12,6 +12,7 @@ void BucketReduction::start(ReducerState& state, std::size_t index, const std::v
   state.buckets.seal(index);
   state.buckets.copy(to_copy);
   hook_ = state.hook;
+  const CallLabel label(bucket.label);
   if (!hook_) {
     work_ = state.backend.start_mean(bucket.buffer);
     return;

@@ -1,5 +1,7 @@
 #include "gradient_buckets.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -62,8 +64,16 @@ void GradientBuckets::build(const std::vector<std::size_t>& order) {
       elements += padded_elements(infos[member]);
     }
     const auto buffer = backend_.allocate(static_cast<std::int64_t>(elements), infos[members.front()].dtype);
-    assign_views(buckets_.emplace_back(Bucket{buffer, std::move(members)}));
+    const TextNumber label = label_of(members);
+    assign_views(buckets_.emplace_back(Bucket{buffer, std::move(members), label}));
   }
+}
+
+TextNumber GradientBuckets::label_of(const std::vector<std::size_t>& members) const {
+  const std::string& first = parameters_[members.front()].name;
+  return number_of_label(members.size() == 1
+                             ? fmt::format("DDP: gradient of {}", first)
+                             : fmt::format("DDP: gradients of {} and {} more", first, members.size() - 1));
 }
 
 void GradientBuckets::assign_views(const Bucket& bucket) {

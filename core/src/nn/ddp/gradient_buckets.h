@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/call_place.h"
 #include "gradient_placement.h"
 #include "lockstep/nn/reducer.h"
 #include "nn/device_backend.h"
@@ -20,6 +21,7 @@ namespace lockstep::nn_detail {
 struct Bucket {
   torch::Tensor buffer;              // flat
   std::vector<std::size_t> members;  // parameters, in the order of their places
+  TextNumber label;                  // names them in errors
 };
 
 class GradientBuckets {
@@ -73,6 +75,7 @@ class GradientBuckets {
     bool shares_memory = false;
   };
 
+  TextNumber label_of(const std::vector<std::size_t>& members) const;
   void assign_views(const Bucket& bucket);
   void relocate(Bucket& bucket);
   void copy_to_view(std::size_t parameter);

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/arithmetic.h"
+#include "base/call_place.h"
 #include "copies.h"
 
 namespace lockstep::nn_detail {
@@ -85,6 +86,8 @@ void PackedBuffers::start(int source) {
   source_ = source;
   packed_versions_ = versions();
   if (backend_.rank() == source) copy(/*pack=*/true);
+  static const TextNumber kLabel = number_of_label("DDP: buffers");
+  const CallLabel label(kLabel);
   work_ = backend_.start_broadcast(packed_, source);
 }
 

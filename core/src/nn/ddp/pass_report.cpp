@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/call_place.h"
+
 namespace lockstep::nn_detail {
 
 PassReport::PassReport(const DeviceBackend& backend, std::size_t parameters, bool tells_buffers)
@@ -38,6 +40,8 @@ void PassReport::start() {
   } else {
     send_own();
   }
+  static const TextNumber kLabel = number_of_label("DDP: which parameters have a gradient");
+  const CallLabel label(kLabel);
   work_ = backend_.start_mean(mean_);
 }
 

@@ -20,8 +20,10 @@ std::uint64_t next_number() {
 
 nn_detail::ReducerState::ReducerState(std::vector<NamedParameter> the_parameters,
                                       std::vector<NamedParameter> the_buffers, const ProcessGroup& outer_group,
-                                      const ReducerOptions& the_options, ReducedParameters::OnGradient on_gradient)
+                                      const ReducerOptions& the_options, CallSite the_site,
+                                      ReducedParameters::OnGradient on_gradient)
     : options(the_options),
+      site(the_site),
       group(own_group(outer_group, trained_device(the_parameters).type(), "Reducer")),
       backend(group, trained_device(the_parameters)),
       parameters(std::move(the_parameters), backend, std::move(on_gradient)),
@@ -32,14 +34,14 @@ nn_detail::ReducerState::ReducerState(std::vector<NamedParameter> the_parameters
 }
 
 Reducer::Impl::Impl(std::vector<NamedParameter> parameters, std::vector<NamedParameter> buffers,
-                    const ProcessGroup& group, const ReducerOptions& options)
+                    const ProcessGroup& group, const ReducerOptions& options, CallSite site)
     : number(next_number()),
-      state(std::move(parameters), std::move(buffers), group, options,
+      state(std::move(parameters), std::move(buffers), group, options, site,
             [this](std::size_t index, const torch::Tensor& incoming) { on_gradient(index, incoming); }) {}
 
 Reducer::Reducer(std::vector<NamedParameter> parameters, std::vector<NamedParameter> buffers, ProcessGroup group,
-                 const ReducerOptions& options)
-    : impl_(std::make_shared<Impl>(std::move(parameters), std::move(buffers), group, options)) {
+                 const ReducerOptions& options, CallSite site)
+    : impl_(std::make_shared<Impl>(std::move(parameters), std::move(buffers), group, options, site)) {
   MutexLock lock(impl_->mutex);
   impl_->attach_hooks();
 }
@@ -118,6 +120,7 @@ bool Reducer::is_recomputing() const {
   return impl_->is_recomputing();
 }
 void Reducer::shadow_pass() {
+  const CallScope scope(impl_->state.site);
   MutexLock lock(impl_->mutex);
   impl_->run_pass_of_others(nn_detail::BackwardPass::Kind::kShadow);
 }

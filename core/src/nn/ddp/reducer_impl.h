@@ -21,7 +21,7 @@ namespace lockstep {
 
 struct Reducer::Impl : std::enable_shared_from_this<Reducer::Impl> {
   Impl(std::vector<NamedParameter> parameters, std::vector<NamedParameter> buffers, const ProcessGroup& group,
-       const ReducerOptions& options);
+       const ReducerOptions& options, CallSite site);
 
   // reducer.cpp
   // The parameters no longer count as its own, and gradients go past it.

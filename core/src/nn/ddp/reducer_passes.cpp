@@ -26,6 +26,7 @@ bool Reducer::Impl::is_recomputing() const {
 
 void Reducer::Impl::on_gradient(std::size_t index, const torch::Tensor& incoming) {
   if (is_replaced()) return;
+  const CallScope scope(state.site);
   if (family_version.load(std::memory_order_relaxed) != nn_detail::users_version()) find_family();
   if (state.has_family.load(std::memory_order_relaxed)) start_family();
   MutexLock lock(mutex);
@@ -94,6 +95,7 @@ void Reducer::Impl::on_exception() {
 }
 
 void Reducer::Impl::on_end(bool in_part) {
+  const CallScope scope(state.site);
   MutexLock lock(mutex);
   state.passes.end_backward(in_part);
   if (!pass || !pass->is_gathering()) return;

@@ -33,13 +33,14 @@ struct ReducerStatistics {
 struct ReducerState {
   // Collective, as the constructor of Reducer is.
   ReducerState(std::vector<NamedParameter> parameters, std::vector<NamedParameter> buffers, const ProcessGroup& group,
-               const ReducerOptions& options, ReducedParameters::OnGradient on_gradient);
+               const ReducerOptions& options, CallSite site, ReducedParameters::OnGradient on_gradient);
 
   // False until the end of the first pass, which builds them.
   bool has_buckets() const { return report.has_value(); }
   void start_buffers() { buffers.start(buffer_source); }
 
   const ReducerOptions options;
+  const CallSite site;       // of the program, for errors
   const ProcessGroup group;  // of the reducer's own
   const DeviceBackend backend;
   ReducedParameters parameters;

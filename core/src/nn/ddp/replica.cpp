@@ -28,8 +28,9 @@ bool same_ranks(const ProcessGroup& a, const ProcessGroup& b) {
 }  // namespace
 
 Replica::Replica(const std::function<std::shared_ptr<torch::nn::Module>()>& module,
-                 const DistributedDataParallelOptions& options)
-    : options_(options), group_(options.process_group) {
+                 const DistributedDataParallelOptions& options, CallSite site)
+    : site_(site), options_(options), group_(options.process_group) {
+  const CallScope scope(site_);
   try {
     module_ = module();
   } catch (...) {
@@ -149,7 +150,7 @@ void Replica::build_reducer() {
   options.gradient_as_bucket_view = options_.gradient_as_bucket_view;
   options.static_graph = options_.static_graph;
   reducer_.reset();  // removes its hooks before new ones are added
-  reducer_ = std::make_unique<Reducer>(known_, std::move(state.buffers), group_, options);
+  reducer_ = std::make_unique<Reducer>(known_, std::move(state.buffers), group_, options, site_);
   reducer_->set_comm_hook(comm_hook_);
   reducer_->set_before_pass([this] { start_joined_pass(); });
   reducer_->set_synchronises([this] { return guards_.use_count() == 1; });
@@ -198,6 +199,7 @@ bool Replica::buffers_changed() const {
 }
 
 void Replica::before_forward() {
+  const CallScope scope(site_);
   reducer_->check_group();
   if (!torch::GradMode::is_enabled() || reducer_->is_recomputing()) return;
   if (throws_where_uneven()) meet_before_pass();
@@ -205,6 +207,7 @@ void Replica::before_forward() {
 }
 
 void Replica::before_method() {
+  const CallScope scope(site_);
   reducer_->check_group();
   if (!torch::GradMode::is_enabled() || reducer_->is_recomputing()) return;
   if (throws_where_uneven()) owe_meeting();

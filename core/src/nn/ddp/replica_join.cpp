@@ -117,6 +117,7 @@ void Replica::refuse_change_in_join() const {
 }
 
 void Replica::begin_join(const JoinOptions& options) {
+  const CallScope scope(site_);
   TORCH_CHECK(!join_, "join() inside join()");
   if (!options.enable || world_size() == 1) return;
   TORCH_CHECK(join_of_thread.expired(),
@@ -193,6 +194,7 @@ void Replica::shadow_pass(const std::vector<int>& active) {
 }
 
 void Replica::finish_join() {
+  const CallScope scope(site_);
   if (!join_) return;
   owes_meeting_ = false;  // the last calls were no pass
   const bool shadows = !join_->throw_on_early_termination;
