@@ -10,15 +10,15 @@ not needed: torch finds installed backends by their name.
 import torch
 import torch.distributed as dist
 
-__all__ = ["BACKEND", "is_available", "register"]
+from lockstep._build import torch_version, version as __version__
+
+__all__ = ["BACKEND", "__version__", "is_available", "register"]
 
 BACKEND = "lockstep"
 
 
 def _load_engine():
     # The extension works only with the LibTorch it was built with. Another one would crash or misbehave later.
-    from lockstep._build import torch_version
-
     found = torch.__version__.split("+")[0]
     if found != torch_version:
         raise ImportError(

@@ -31,6 +31,7 @@ def check(rank, store):
     minute = datetime.timedelta(seconds=60)
     dist.init_process_group("lockstep", init_method=f"file://{store}", rank=rank, world_size=WORLD, timeout=minute)
     expect(dist.get_backend() == "lockstep", dist.get_backend())
+    expect(lockstep.__version__.count(".") == 2, lockstep.__version__)
     served = {device.type for device in dist.group.WORLD._device_types}
     expect(served == ({"cpu", "cuda"} if torch.backends.cuda.is_built() else {"cpu"}), served)
     tensor = torch.full((3,), float(rank + 1))
