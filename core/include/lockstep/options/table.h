@@ -70,7 +70,8 @@ class Key {
   // Sets the option's name, with its dashes. Without this call the name is the key's, with '-' for '_'
   // ("--max-epochs"), if no other section has a key of this name. "--SECTION.KEY" always works.
   Key& option(std::string name) { return set(option_, std::move(name)); }
-  // --help lists the common options and the options that are in no section; --help-all lists all. Where no key is common,
+  // --help lists the common options and the options that are in no section; --help-all lists all. Where no key is
+  // common,
   // --help lists all.
   Key& common() { return set(common_, true); }
   // The file, the environment or the command line must give the value.

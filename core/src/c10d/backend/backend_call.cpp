@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "c10d/backend/group_work.h"
+#include "c10d/backend/recorded_place.h"
 #include "lockstep/base/fork.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/c10d/backend_capabilities.h"
@@ -94,14 +95,15 @@ BackendCall::Size BackendCall::size_of(const Lists& lists) {
 flight::Ticket BackendCall::begin_sized(const Size& output, const Size& input) const {
   const bool message = flight::is_message(op_);
   const auto [record, number] = OtherGroups::of_process().next(backend_, message);
-  return record.begin({.op = op_,
-                       .type = std::max(input.type, output.type),
-                       .waits = !async_,
-                       .peer = static_cast<std::int32_t>(root_),
-                       .number = message ? static_cast<std::uint64_t>(tag_) : number,
-                       .input = op_ == flight::Op::kReceive ? 0 : input.elements,
-                       .output = op_ == flight::Op::kSend ? 0 : output.elements},
-                      flight::Clock::now());
+  flight::Call call{.op = op_,
+                    .type = std::max(input.type, output.type),
+                    .waits = !async_,
+                    .peer = static_cast<std::int32_t>(root_),
+                    .number = message ? static_cast<std::uint64_t>(tag_) : number,
+                    .input = op_ == flight::Op::kReceive ? 0 : input.elements,
+                    .output = op_ == flight::Op::kSend ? 0 : output.elements};
+  record_place(record, call);
+  return record.begin(call, flight::Clock::now());
 }
 
 c10::intrusive_ptr<c10d::Work> BackendCall::finish(c10::intrusive_ptr<c10d::Work> work, std::int64_t hook,

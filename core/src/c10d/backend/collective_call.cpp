@@ -1,6 +1,7 @@
 #include "c10d/backend/collective_call.h"
 
 #include "c10d/backend/group_errors.h"
+#include "c10d/backend/recorded_place.h"
 
 namespace lockstep {
 namespace {
@@ -69,6 +70,7 @@ void CollectiveCall::begin_record() {
   noted_.waits = options_.blocking == Blocking::kYes;
   noted_.peer = options_.peer;
   noted_.number = is_message(options_.type) ? static_cast<std::uint64_t>(options_.tag) : communicator_->sequence() + 1;
+  record_place(group_->record(), noted_);
   // The deadline was made from the time of the call.
   recorded_ =
       group_->record().begin(noted_, deadline_.is_never() ? flight::Clock::now() : deadline_.when() - options_.timeout);
