@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -55,6 +56,10 @@ struct AbsentRank {
 // "1 (last call barrier #2 at src/train.cpp:41, 3 calls behind, in no call for 12 s, stopped by a signal)".
 std::string describe(const AbsentRank& absent, const Roster& roster);
 
+// The same of each of these ranks. Of many only the first few, and then numbers: errors have room for about 1000 bytes.
+std::vector<std::string> describe_absent(const std::vector<int>& ranks, const Roster& roster,
+                                         const std::function<AbsentRank(int rank)>& known_of);
+
 inline std::chrono::seconds whole_seconds_since(std::chrono::steady_clock::time_point when) {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - when);
 }
@@ -67,9 +72,10 @@ std::string describe_callers(const std::map<int, std::string>& places, const Ros
 struct HeldUpBy {
   std::vector<std::string> absent;  // have not called it
   std::vector<std::string> still;   // have called it, as far as is known, and stand still
-  std::string inside;               // if there are none of these: what is known of those that have called it
+  std::string inside;               // if there are none of these: "but rank 3 stopped inside it", or kMovesInside
   std::string callers;              // describe_callers()
 };
+inline constexpr const char* kMovesInside = "and it still moves";
 // "rank(s) 1 (...) never called it; called by rank(s) 0 at src/train.cpp:41".
 std::string describe(const HeldUpBy& ranks, const Roster& roster);
 // "barrier #3 of group 'world' timed out on rank 0: rank(s) 1 (...) never called it". `on` is the rank that gives up.
