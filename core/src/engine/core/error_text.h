@@ -46,12 +46,12 @@ std::string describe(const Transfer& transfer, const GroupNames& names);
 // What is known of a rank that has not called a collective.
 struct AbsentRank {
   int rank;
-  std::string host;           // empty: that of the reader
-  std::string last_call;      // "last call barrier #2 at src/train.cpp:41"
-  std::uint64_t behind = 1;   // how many calls it has to make until it has called the collective
-  std::string waits_for;      // in another group, or a message; empty: nothing that is known
-  std::chrono::seconds idle;  // how long it has been in no operation of the group, at least; 0: not known
-  std::string condition;      // why it stands still; empty: it runs
+  std::string host;              // empty: that of the reader
+  std::string last_call;         // "last call barrier #2 at src/train.cpp:41"
+  std::uint64_t behind = 1;      // how many calls it has to make until it has called the collective
+  std::string waits_for;         // in another group, or a message; empty: nothing that is known
+  std::chrono::seconds idle{0};  // how long it has been in no operation of the group, at least; 0: not known
+  std::string condition;         // why it stands still; empty: it runs
 };
 // "1 (last call barrier #2 at src/train.cpp:41, 3 calls behind, in no call for 12 s, stopped by a signal)".
 std::string describe(const AbsentRank& absent, const Roster& roster);
