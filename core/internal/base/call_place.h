@@ -34,7 +34,8 @@ inline constexpr std::size_t kMostTexts = 1024;
 inline constexpr std::size_t kPlaceBytes = 64;
 using PlaceText = std::array<char, kPlaceBytes>;
 
-// The number of the call site: its file with the folder, and its line. Without a lock, unless the site is new.
+// The number of the call site: its file with the folder, and its line. 0 of a line of the library itself, which calls
+// without a program's line at hand. Without a lock, unless the site is new.
 TextNumber number_of(CallSite site);
 // The number of a label. Takes a lock: for setting up, not for every call.
 TextNumber number_of_label(std::string_view label);

@@ -28,6 +28,18 @@ std::string site_text(CallSite site) {
   return text.size() < kPlaceBytes ? text : "..." + text.substr(text.size() - (kPlaceBytes - 4));
 }
 
+// Whether the file is one of this library's, which say nothing to a program. This file tells where they lie.
+bool is_of_library(std::string_view file) {
+  std::string_view root = __builtin_FILE();
+  root.remove_suffix(std::min(root.size(), std::string_view("core/src/base/call_place.cpp").size()));
+  if (!file.starts_with(root)) return false;
+  file.remove_prefix(root.size());
+  const auto is_under = [&](std::string_view folder) { return file.starts_with(folder); };
+  constexpr std::array<std::string_view, 5> kFolders = {"core/src/", "core/include/", "core/internal/", "vision/src/",
+                                                        "studio/src/"};
+  return std::any_of(kFolders.begin(), kFolders.end(), is_under);
+}
+
 constexpr std::size_t kSites = 2 * kMostTexts;
 struct Site {
   std::atomic<const char*> file{nullptr};  // stored last
@@ -79,8 +91,9 @@ class Texts {
       if (sites[at].file.load(std::memory_order_relaxed) == site.file && sites[at].line == site.line)
         return sites[at].number;  // another thread was first
     }
-    const TextNumber number = add_text(site_text(site));
-    if (number == 0) return 0;
+    const bool is_hidden = is_of_library(site.file);
+    const TextNumber number = is_hidden ? 0 : add_text(site_text(site));
+    if (number == 0 && !is_hidden) return 0;
     sites[at].line = site.line;
     sites[at].number = number;
     sites[at].file.store(site.file, std::memory_order_release);

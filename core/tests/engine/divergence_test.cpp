@@ -85,8 +85,9 @@ int same(const Status& told, int rank, int machines) {
 
 // Runs fn(groups, rank) for each world, on one machine and on two, and expects the same status on all ranks: `told`.
 void in_all_worlds(const std::function<Status(Groups&, int rank, int world)>& fn,
-                   const std::function<void(const Status& told, int world)>& look) {
-  for (const int world : {2, 3, 4, 5}) {
+                   const std::function<void(const Status& told, int world)>& look,
+                   const std::vector<int>& worlds = {2, 3, 4, 5}) {
+  for (const int world : worlds) {
     for (const int machines : {1, 2}) {
       SCOPED_TRACE(std::to_string(world) + " ranks on " + kOneOfTwo[machines - 1]);
       const auto store = std::make_shared<HashStore>();
@@ -109,8 +110,8 @@ void expect_in(const std::string& text, std::initializer_list<std::string> piece
 }
 
 // The error with which others break the group.
-Status error_of(Communicator& group) {
-  for (const Deadline deadline = in_time(); group.health().ok() && !deadline.expired();) {
+Status error_of(Communicator& group, Deadline deadline = in_time()) {
+  for (; group.health().ok() && !deadline.expired();) {
     (void)group.check_present({});  // takes in what other machines tell
     std::this_thread::sleep_for(1ms);
   }
@@ -226,6 +227,93 @@ TEST(DivergenceMulti, ARankInAnotherGroupIsFoundThere) {
       << logged.all();
   EXPECT_EQ(logged.count("now in barrier #1 of group 'validation' at src/program.cpp:22"), ranks_that_warn)
       << logged.all();
+}
+
+// A warning that waits for its answers does not put off the end.
+TEST(DivergenceMulti, APatienceAsLongAsTheTimeoutEndsInTime) {
+  const Patience patience(300ms);
+  in_all_worlds(
+      [](Groups& groups, int rank, int world) {
+        const auto begun = std::chrono::steady_clock::now();
+        if (rank == world - 1) {
+          const Status told = error_of(*groups.training, Deadline::after(10s));
+          groups.training->abort("no rank gives up");
+          return told;
+        }
+        const Status status = groups.training->run(Barrier{}, Deadline::after(rank == 0 ? 300ms : 400ms));
+        EXPECT_LT(std::chrono::steady_clock::now() - begun, 5s);
+        return status;
+      },
+      [](const Status& told, int) { EXPECT_EQ(told.code(), ErrorCode::kTimeout) << told.message(); }, {2, 3});
+}
+
+TEST(DivergenceMulti, AWaitThatEndsBeforeItsWarningDoesNotWarnInTheNextOne) {
+  const Patience patience(1s);
+  const Logged logged;
+  in_all_worlds(
+      [](Groups& groups, int rank, int world) {
+        for (int call = 0; call < 2; ++call) {
+          if (rank == world - 1) std::this_thread::sleep_for(call == 0 ? 1050ms : 300ms);
+          EXPECT_TRUE(groups.training->run(Barrier{}, in_time()).ok());
+        }
+        return Status();
+      },
+      [](const Status&, int) {}, {2});
+  EXPECT_EQ(logged.count("barrier #2"), 0) << logged.all();
+}
+
+// A program that computes between two questions has not waited meanwhile.
+TEST(DivergenceMulti, TimeBetweenQuestionsIsNoWaiting) {
+  const Patience patience(1s);
+  const Logged logged;
+  in_all_worlds(
+      [](Groups& groups, int rank, int world) {
+        if (rank == world - 1) {
+          std::this_thread::sleep_for(1500ms);
+          EXPECT_TRUE(groups.training->run(Barrier{}, in_time()).ok());
+          return Status();
+        }
+        auto operation = groups.training->start(Barrier{});
+        EXPECT_TRUE(operation.ok());
+        (void)operation->is_completed();
+        std::this_thread::sleep_for(1200ms);
+        while (!operation->is_completed()) std::this_thread::sleep_for(1ms);
+        return operation->wait(in_time());
+      },
+      [](const Status& told, int) { EXPECT_TRUE(told.ok()) << told.message(); }, {2});
+  EXPECT_EQ(logged.all(), "");
+}
+
+// As if rank 1 were of a build that sends other records.
+class OtherBuild final : public Store {
+ public:
+  explicit OtherBuild(std::shared_ptr<Store> store) : store_(std::move(store)) {}
+  std::string local_address() const override { return store_->local_address(); }
+
+ private:
+  Result<StoreAnswer> answer(StoreCall call) override {
+    const bool publishes = call.op == StoreCall::Op::kSet && call.keys[0].ends_with("/address/1");
+    if (const std::size_t at = publishes ? call.values[0].find("records ") : std::string::npos; at != std::string::npos)
+      call.values[0].replace(at, 1, "R");
+    return store_->ask(std::move(call));
+  }
+
+  const std::shared_ptr<Store> store_;
+};
+
+TEST(DivergenceMulti, MachinesWithDifferentBuildsAreTold) {
+  const auto store = std::make_shared<OtherBuild>(std::make_shared<HashStore>());
+  test::run_each(2, [&](int rank) {
+    CommunicatorOptions options;
+    options.rank = rank;
+    options.group_size = 2;
+    options.timeout = 10s;
+    options.machine = "machine" + std::to_string(rank);
+    const auto group = Communicator::create(store, options);
+    ASSERT_FALSE(group.ok());
+    EXPECT_EQ(group.status().code(), ErrorCode::kMismatch) << group.status().message();
+    expect_in(group.status().message(), {"run different builds of this library"});
+  });
 }
 
 // The last rank computes.

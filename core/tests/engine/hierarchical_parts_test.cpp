@@ -2,8 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cmath>
 #include <random>
 
+#include "engine/core/error_text.h"
+#include "engine/core/long_wait.h"
 #include "engine/hierarchical/control_messages.h"
 #include "engine/hierarchical/hierarchical_group.h"
 #include "engine/hierarchical/peers.h"
@@ -62,6 +65,29 @@ TEST(CallBoard, KnowsNothingAtFirst) {
   EXPECT_EQ(boards.of(0).latest(1), 0U);
   EXPECT_FALSE(boards.of(0).place(1));
   EXPECT_FALSE(boards.of(0).has_called(1, 1));
+}
+
+TEST(AbsentRanks, OfManyOnlyTheFirstAreDescribed) {
+  const auto known = [](int rank) {
+    AbsentRank absent;
+    absent.rank = rank;
+    absent.last_call = "no call yet";
+    return absent;
+  };
+  const std::vector<std::string> texts = describe_absent({1, 2, 4, 5, 6, 9}, Roster(), known);
+  EXPECT_EQ(Roster().list(texts), "rank(s) 1 (no call yet), 2 (no call yet), 4 (no call yet), 5 (no call yet), 6, 9");
+}
+
+TEST(SlowCollective, IsNotSaidToStandStill) {
+  Watch watch;
+  const auto ago = [&](double seconds) {
+    return watch.progressed - std::chrono::milliseconds(std::llround(seconds * 1000));
+  };
+  watch.started = ago(30);
+  EXPECT_TRUE(still_moves(watch, ago(0.2)));
+  EXPECT_FALSE(still_moves(watch, ago(2)));
+  watch.started = ago(0.3);
+  EXPECT_FALSE(still_moves(watch, ago(0.2))) << "nothing has moved in most of a short wait";
 }
 
 TEST(ActiveMessageHeader, ComesBackAsItWasSent) {

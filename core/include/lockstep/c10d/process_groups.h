@@ -50,8 +50,8 @@ struct InitOptions {
   int world_size = -1;
   // Of joining, and of each operation without a timeout of its own. A shorter timeout finds a lost rank earlier.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
-  // After how long a wait a rank warns, once for each operation: who is missing, and where every rank is. It holds for
-  // all groups of the process. Shorter than the timeout, or there is no warning. 0: never. Not set: LOCKSTEP_PATIENCE
+  // After how long a wait a rank warns, once for each wait: who is missing, and where every rank is. It holds for all
+  // groups of the process. A patience longer than the timeout never warns. 0: never. Not set: LOCKSTEP_PATIENCE
   // (seconds), else 30 s. Only backend lockstep warns.
   std::optional<std::chrono::milliseconds> patience = std::nullopt;
   // Errors show it, and the ranks find one another by it: the same on all. At most 1024 bytes; "" is "world".

@@ -6,11 +6,11 @@
 #include <numeric>
 #include <optional>
 
-#include "base/number_text.h"
 #include "c10d/backend/group_errors.h"
 #include "c10d/world/communicator_meeting.h"
 #include "c10d/world/engine_of.h"
 #include "c10d/world/world_state.h"
+#include "engine/core/patience.h"
 #include "launch/job/first_failure.h"
 #include "launch/world/slurm.h"
 #include "lockstep/base/environment.h"
@@ -106,22 +106,16 @@ std::optional<launch::World> world_in_environment(int rank, int world_size) {
 
 // How long this process waits before it warns.
 std::chrono::milliseconds patience_of(const InitOptions& options) {
-  constexpr const char* kVariable = "LOCKSTEP_PATIENCE";
-  const auto reject_patience = [](const auto& found) {
-    reject(ErrorCode::kInvalidArgument,
-           fmt::format("expected a patience of zero (no warnings) or more, found {}", found));
-  };
-  if (options.patience) {
-    if (options.patience->count() < 0) reject_patience(fmt::format("{} ms", options.patience->count()));
-    return *options.patience;
+  if (!options.patience) {
+    const auto found = comm::patience_in_environment();
+    if (!found.ok()) reject(found.status().code(), found.status().message());
+    return found.value();
   }
-  const auto text = Environment::of_process().get(kVariable);
-  if (!text) return comm::Communicator::kDefaultPatience;
-  constexpr double kMostSeconds = 1e9;
-  const auto seconds = number_from_text<double>(*text);
-  if (!seconds || !(*seconds >= 0 && *seconds <= kMostSeconds))
-    reject_patience(fmt::format("{}='{}'", kVariable, *text));
-  return std::chrono::milliseconds(static_cast<std::int64_t>(*seconds * 1000));
+  if (options.patience->count() < 0) {
+    reject(ErrorCode::kInvalidArgument,
+           fmt::format("expected a patience of zero (no warnings) or more, found {} ms", options.patience->count()));
+  }
+  return *options.patience;
 }
 
 // What is wrong here alone.

@@ -129,6 +129,16 @@ std::string describe(const AbsentRank& absent, const Roster& roster) {
   return fmt::format("{} ({})", roster.number(absent.rank), text);
 }
 
+std::vector<std::string> describe_absent(const std::vector<int>& ranks, const Roster& roster,
+                                         const std::function<AbsentRank(int rank)>& known_of) {
+  constexpr std::size_t kInFull = 4;
+  std::vector<std::string> texts;
+  for (const int rank : ranks) {
+    texts.push_back(texts.size() < kInFull ? describe(known_of(rank), roster) : std::to_string(roster.number(rank)));
+  }
+  return texts;
+}
+
 std::string describe_callers(const std::map<int, std::string>& places, const Roster& roster) {
   std::map<std::string, std::vector<int>> ranks_at;
   for (const auto& [rank, place] : places) {
@@ -146,7 +156,7 @@ std::string describe(const HeldUpBy& ranks, const Roster& roster) {
   if (!ranks.absent.empty()) {
     return fmt::format("{} never called it{}{}", roster.list(ranks.absent), still, ranks.callers);
   }
-  return fmt::format("every rank called it{}{}", still.empty() ? ", but " + ranks.inside : still, ranks.callers);
+  return fmt::format("every rank called it{}{}", still.empty() ? ", " + ranks.inside : still, ranks.callers);
 }
 
 std::string describe_timeout(const std::string& collective, const std::string& on, const HeldUpBy& ranks,

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -45,15 +46,19 @@ std::string describe(const Transfer& transfer, const GroupNames& names);
 // What is known of a rank that has not called a collective.
 struct AbsentRank {
   int rank;
-  std::string host;           // empty: that of the reader
-  std::string last_call;      // "last call barrier #2 at src/train.cpp:41"
-  std::uint64_t behind = 1;   // how many calls it has to make until it has called the collective
-  std::string waits_for;      // in another group, or a message; empty: nothing that is known
-  std::chrono::seconds idle;  // how long it has been in no operation of the group, at least; 0: not known
-  std::string condition;      // why it stands still; empty: it runs
+  std::string host;              // empty: that of the reader
+  std::string last_call;         // "last call barrier #2 at src/train.cpp:41"
+  std::uint64_t behind = 1;      // how many calls it has to make until it has called the collective
+  std::string waits_for;         // in another group, or a message; empty: nothing that is known
+  std::chrono::seconds idle{0};  // how long it has been in no operation of the group, at least; 0: not known
+  std::string condition;         // why it stands still; empty: it runs
 };
 // "1 (last call barrier #2 at src/train.cpp:41, 3 calls behind, in no call for 12 s, stopped by a signal)".
 std::string describe(const AbsentRank& absent, const Roster& roster);
+
+// The same of each of these ranks. Of many only the first few, and then numbers: errors have room for about 1000 bytes.
+std::vector<std::string> describe_absent(const std::vector<int>& ranks, const Roster& roster,
+                                         const std::function<AbsentRank(int rank)>& known_of);
 
 inline std::chrono::seconds whole_seconds_since(std::chrono::steady_clock::time_point when) {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - when);
@@ -67,9 +72,10 @@ std::string describe_callers(const std::map<int, std::string>& places, const Ros
 struct HeldUpBy {
   std::vector<std::string> absent;  // have not called it
   std::vector<std::string> still;   // have called it, as far as is known, and stand still
-  std::string inside;               // if there are none of these: what is known of those that have called it
+  std::string inside;               // if there are none of these: "but rank 3 stopped inside it", or kMovesInside
   std::string callers;              // describe_callers()
 };
+inline constexpr const char* kMovesInside = "and it still moves";
 // "rank(s) 1 (...) never called it; called by rank(s) 0 at src/train.cpp:41".
 std::string describe(const HeldUpBy& ranks, const Roster& roster);
 // "barrier #3 of group 'world' timed out on rank 0: rank(s) 1 (...) never called it". `on` is the rank that gives up.

@@ -53,8 +53,15 @@ struct Watch {
   Time checked = progressed;
   Time started = progressed;
   std::vector<LastCall> last_calls = {};  // by rank; empty until the first check
+  // Of a group that spans machines: since when its oldest collective stands where it is, and what FailureWatch has
+  // asked the others for this wait.
+  Time moved = progressed;
+  bool warns = false;  // the wait has lost its patience, and its warning waits for the answers
+  Time asked_to_warn;  // no time: not yet
+  Time asked_to_end;
   // long_wait.h
   bool warned = false;
+  std::string warning;                          // to log once the group's lock is free
   bool shows = true;                            // off: the caller only tests
   std::shared_ptr<const void> shown = nullptr;  // while it lives, other groups show what this rank waits for
 };

@@ -16,7 +16,11 @@ void show_long_wait(const Group& group, Watch& watch, bool in_itself, const std:
 
 // True once for each wait: when it has lasted longer than Communicator::set_patience() says.
 bool loses_patience(Watch& watch);
-// "all_reduce #3 of group 'world' has waited for more than 30 s: ..." as a warning. `why`: what holds it up.
-void warn_of_wait(const std::string& what, const std::string& why);
+// For a caller that only tests, before its first check after a while: a long time between two tests is none of waiting.
+void leave_out_time_between_tests(Watch& watch, Watch::Time now);
+// Whether a collective whose data last moved at `moved` is slow, and does not stand still.
+bool still_moves(const Watch& watch, Watch::Time moved);
+// "all_reduce #3 of group 'world' has waited for more than 30 s: ...". `why`: what holds it up.
+std::string warning_of_wait(const std::string& what, const std::string& why);
 
 }  // namespace lockstep::comm

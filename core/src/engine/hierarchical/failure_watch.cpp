@@ -22,8 +22,6 @@ constexpr auto kNewsEvery = std::chrono::milliseconds(200);
 constexpr auto kAnswers = std::chrono::milliseconds(200);
 // A rank that is gone may have sent messages that are still on their way.
 constexpr auto kLateMessages = std::chrono::milliseconds(20);
-constexpr std::uint64_t kMessages = ~std::uint64_t{0} >> 1;  // the value of asked_about_ for point-to-point messages
-constexpr std::uint64_t kWarning = std::uint64_t{1} << 63;
 
 }  // namespace
 
@@ -35,15 +33,14 @@ Status FailureWatch::check(const Transfer* transfer, bool expired, Watch& watch)
     messages_.send_news(/*conditions=*/false);
   }
   LOCKSTEP_RETURN_IF_ERROR(check_deaths(transfer, now - watch.progressed));
-  const HierarchicalOperation* const late = transfer == nullptr ? steps_.oldest() : nullptr;
-  const std::uint64_t number = late == nullptr ? kMessages : late->sequence;
-  warns_ = warns_ || loses_patience(watch);
-  if (warns_ && has_asked(number | kWarning)) {
-    warns_ = false;
-    warn(transfer, watch);
+  watch.warns = watch.warns || loses_patience(watch);
+  if (!expired && watch.warns && has_asked(watch.asked_to_warn)) {
+    watch.warns = false;
+    watch.warning = warning(transfer, watch);
   }
-  if (!expired || !has_asked(number)) return {};
+  if (!expired || !has_asked(watch.asked_to_end)) return {};
   if (transfer != nullptr) return timed_out(*transfer, watch);
+  const HierarchicalOperation* const late = steps_.oldest();
   return late == nullptr ? Status(ErrorCode::kTimeout, "timed out") : timed_out(*late, watch);
 }
 
@@ -117,18 +114,21 @@ std::vector<int> FailureWatch::awaited(const Transfer* transfer) const {
   return ranks;
 }
 
-bool FailureWatch::has_asked(std::uint64_t late) {
+bool FailureWatch::has_asked(Watch::Time& asked) {
   const auto now = Clock::now();
-  if (asked_about_ != late) {
-    asked_about_ = late;
-    asked_at_ = now;
+  if (asked == Watch::Time()) {
+    asked = now;
     messages_.ask();
   }
-  return now - asked_at_ >= kAnswers;
+  return now - asked >= kAnswers;
 }
 
 void FailureWatch::look(Watch& watch) const {
   const auto now = Clock::now();
+  if (const std::uint64_t mark = steps_.mark(); mark != watch.progress) {
+    watch.progress = mark;
+    watch.moved = now;
+  }
   watch.last_calls.resize(context_.size());
   for (int rank = 0; rank < context_.size(); ++rank) {
     const std::uint64_t call = board_.latest(rank);
@@ -138,7 +138,7 @@ void FailureWatch::look(Watch& watch) const {
   }
 }
 
-std::string FailureWatch::where_absent(int rank, std::uint64_t sequence, const Watch& watch) const {
+AbsentRank FailureWatch::where_absent(int rank, std::uint64_t sequence, const Watch& watch) const {
   AbsentRank absent;
   absent.rank = rank;
   absent.host = context_.topology.member(rank).host;
@@ -149,7 +149,12 @@ std::string FailureWatch::where_absent(int rank, std::uint64_t sequence, const W
   if (!watch.last_calls.empty() && watch.last_calls[rank].over)
     absent.idle = whole_seconds_since(watch.last_calls[rank].since);
   absent.condition = peers_.why_still(rank);
-  return describe(absent, context_.names.ranks);
+  return absent;
+}
+
+std::vector<std::string> FailureWatch::where_absent(const std::vector<int>& ranks, std::uint64_t sequence,
+                                                    const Watch& watch) const {
+  return describe_absent(ranks, context_.names.ranks, [&](int rank) { return where_absent(rank, sequence, watch); });
 }
 
 std::vector<int> FailureWatch::peers_of(const Transfer& transfer) const {
@@ -164,7 +169,7 @@ std::vector<int> FailureWatch::peers_of(const Transfer& transfer) const {
 HeldUpBy FailureWatch::held_up_by(const Transfer& transfer, const Watch& watch) const {
   HeldUpBy ranks;
   const std::vector<int> peers = peers_of(transfer);
-  for (const int rank : peers) ranks.absent.push_back(where_absent(rank, 0, watch));
+  ranks.absent = where_absent(peers, 0, watch);
   ranks.still = peers_.who_stands_still(peers);
   return ranks;
 }
@@ -180,12 +185,14 @@ std::vector<int> FailureWatch::never_called(std::uint64_t sequence) const {
 HeldUpBy FailureWatch::held_up_by(const HierarchicalOperation& operation, const Watch& watch) const {
   HeldUpBy ranks;
   const std::vector<int> missing = never_called(operation.sequence);
-  for (const int rank : missing) ranks.absent.push_back(where_absent(rank, operation.sequence, watch));
+  ranks.absent = where_absent(missing, operation.sequence, watch);
   ranks.still = peers_.who_stands_still(missing);
   const std::vector<int> silent = steps_.awaited();
   const std::string who =
       silent.empty() ? "somebody" : ranks_with_hosts(context_.topology, context_.names.ranks, silent);
-  ranks.inside = fmt::format("{} stopped inside it (frozen, or cut off from {})", who, context_.me());
+  ranks.inside = still_moves(watch, watch.moved)
+                     ? kMovesInside
+                     : fmt::format("but {} stopped inside it (frozen, or cut off from {})", who, context_.me());
   std::map<int, std::string> places{{context_.rank, operation.call.place.describe()}};
   for (int rank = 0; rank < context_.size(); ++rank) {
     if (sequence_of(board_.latest(rank)) != operation.sequence) continue;
@@ -195,14 +202,15 @@ HeldUpBy FailureWatch::held_up_by(const HierarchicalOperation& operation, const 
   return ranks;
 }
 
-void FailureWatch::warn(const Transfer* transfer, const Watch& watch) const {
+std::string FailureWatch::warning(const Transfer* transfer, const Watch& watch) const {
   const GroupNames& names = context_.names;
   if (transfer != nullptr) {
-    return warn_of_wait(describe_of(*transfer, names, context_.rank),
-                        describe_late(*transfer, names, held_up_by(*transfer, watch)));
+    return warning_of_wait(describe_of(*transfer, names, context_.rank),
+                           describe_late(*transfer, names, held_up_by(*transfer, watch)));
   }
-  if (const HierarchicalOperation* const late = steps_.oldest())
-    warn_of_wait(late->describe(context_), describe(held_up_by(*late, watch), names.ranks));
+  const HierarchicalOperation* const late = steps_.oldest();
+  if (late == nullptr) return {};
+  return warning_of_wait(late->describe(context_), describe(held_up_by(*late, watch), names.ranks));
 }
 
 std::string FailureWatch::cause_among(const std::vector<int>& ranks) const {

@@ -24,7 +24,7 @@ class FailureWatch {
 
   // Called by waits regularly: the error with which the group must break, or ok. `transfer`: what the caller
   // waits for; null: a collective. Also sends news to the others, and asks for theirs before a wait that has `expired`
-  // fails, or loses its patience.
+  // fails, or loses its patience: `watch` then has the warning.
   Status check(const Transfer* transfer, bool expired, Watch& watch);
 
   // The error for a rank that is gone.
@@ -37,12 +37,13 @@ class FailureWatch {
   bool local_operation_is_stuck();
   std::vector<int> awaited(const Transfer* transfer) const;
   // Asks the others what they have called, because with a short timeout no news have come yet. True once their answers
-  // have had time to arrive. `late`: the number of the collective that is late, or kMessages; with kWarning, if it is
-  // asked for a warning.
-  bool has_asked(std::uint64_t late);
+  // have had time to arrive. `asked`: when this wait has asked for this purpose.
+  bool has_asked(Watch::Time& asked);
   void look(Watch& watch) const;
-  void warn(const Transfer* transfer, const Watch& watch) const;
-  std::string where_absent(int rank, std::uint64_t sequence, const Watch& watch) const;
+  std::string warning(const Transfer* transfer, const Watch& watch) const;
+  AbsentRank where_absent(int rank, std::uint64_t sequence, const Watch& watch) const;
+  std::vector<std::string> where_absent(const std::vector<int>& ranks, std::uint64_t sequence,
+                                        const Watch& watch) const;
   std::vector<int> peers_of(const Transfer& transfer) const;
   HeldUpBy held_up_by(const Transfer& transfer, const Watch& watch) const;
   HeldUpBy held_up_by(const HierarchicalOperation& operation, const Watch& watch) const;
@@ -60,9 +61,6 @@ class FailureWatch {
   StepQueue::LocalPosition local_at_ = {};
   std::chrono::steady_clock::time_point local_since_;
   std::chrono::steady_clock::time_point last_news_;
-  bool warns_ = false;             // a wait has lost its patience, and the others have been asked
-  std::uint64_t asked_about_ = 0;  // the collective that was late, or kMessages
-  std::chrono::steady_clock::time_point asked_at_;
 };
 
 }  // namespace lockstep::comm

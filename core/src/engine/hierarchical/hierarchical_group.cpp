@@ -10,6 +10,7 @@
 #include "engine/core/group_registry.h"
 #include "engine/core/long_wait.h"
 #include "engine/core/timing.h"
+#include "lockstep/base/log.h"
 
 namespace lockstep::comm {
 namespace {
@@ -25,6 +26,11 @@ constexpr auto kLongIdle = std::chrono::milliseconds(20);
 // How long a rank that breaks the group waits until the others have been told, and how much it tells.
 constexpr auto kTellFor = std::chrono::milliseconds(100);
 constexpr std::size_t kTextBytes = 2048;
+
+// Not under the group's lock: the output may block.
+void log_warning(const std::string& text) {
+  if (!text.empty()) log::warning(text);
+}
 
 }  // namespace
 
@@ -118,6 +124,7 @@ Status HierarchicalGroup::wait_until_over(const std::function<bool()>& over, con
         if (!status.ok()) return over() ? Status() : status;
       }
     }
+    log_warning(std::exchange(watch.warning, {}));
     if (pause(now - idle_since)) idle_since = now;
   }
 }
@@ -175,6 +182,7 @@ Status HierarchicalGroup::wait(Operation::State& state, Deadline deadline) {
 
 bool HierarchicalGroup::test(Operation::State& state) {
   if (state.is_over()) return true;
+  std::string warning;
   {
     MutexLock lock(mutex_);
     Watch& watch = state.watch;
@@ -184,13 +192,16 @@ bool HierarchicalGroup::test(Operation::State& state) {
       // Time between calls of test() does not count as time without progress.
       const auto unwatched = now - watch.checked - kCheckEvery;
       watch.progressed = std::min(now, watch.progressed + unwatched);
+      leave_out_time_between_tests(watch, now);
       watch.checked = now;
       watch.shows = false;
       const auto& own = static_cast<const HierarchicalState&>(state);
       (void)check(own.awaited_transfer(), /*expired=*/false, watch);
+      warning = std::exchange(watch.warning, {});
     }
     if (state.is_over() || !break_status_.ok()) return true;
   }
+  log_warning(warning);
   GroupRegistry::of_process().progress_others(*this);
   return false;
 }

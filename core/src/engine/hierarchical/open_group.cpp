@@ -54,6 +54,8 @@ class AddressExchange {
 };
 
 constexpr std::size_t kTokenBytes = 16;
+// Follows the token: which records (Call, RankNews) this build sends to other machines.
+const std::string kLayout = fmt::format("records 2 {:05};", sizeof(Call));
 const std::string kRefusal = "refused ";
 constexpr auto kAddressGrace = std::chrono::seconds(2);
 
@@ -88,7 +90,7 @@ Result<std::string> AddressExchange::run(int rank, Transport& transport, Deadlin
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string token, random_token());
   const std::string address = transport.address();
   if (address.empty()) return Status(ErrorCode::kUnavailable, transport.describe() + " has no address for others");
-  LOCKSTEP_RETURN_IF_ERROR(store_.set(address_key(names_.group, rank), token + address));
+  LOCKSTEP_RETURN_IF_ERROR(store_.set(address_key(names_.group, rank), token + kLayout + address));
   // A little longer than the ranks of another machine wait for one another, because they know who is missing there.
   auto all =
       store_.multi_get(keys(names_.group, topology_.size()), Deadline::after(deadline.remaining() + kAddressGrace));
@@ -104,8 +106,15 @@ Status AddressExchange::introduce(int rank, const std::vector<Bytes>& published,
     if (published[other].size() <= kTokenBytes) {
       return {ErrorCode::kCorrupt, fmt::format("what {} published is no address", names_.ranks.name(other))};
     }
+    if (published[other].compare(kTokenBytes, kLayout.size(), kLayout) != 0) {
+      return {ErrorCode::kMismatch,
+              fmt::format("{} (on {}) and {} (on {}) run different builds of this library, which cannot talk between "
+                          "machines: run the same build on all machines",
+                          names_.ranks.name(rank), topology_.member(rank).host, names_.ranks.name(other),
+                          topology_.member(other).host)};
+    }
     if (topology_.machine_of(other) != topology_.machine_of(rank))
-      transport.introduce(other, published[other].substr(kTokenBytes));
+      transport.introduce(other, published[other].substr(kTokenBytes + kLayout.size()));
   }
   return {};
 }

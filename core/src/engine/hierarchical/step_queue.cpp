@@ -214,4 +214,17 @@ std::optional<StepQueue::LocalPosition> StepQueue::local_position() const {
   return LocalPosition{static_cast<std::uint64_t>(front.phase), local.sequence(), local.tickets_done()};
 }
 
+std::uint64_t StepQueue::mark() const {
+  const HierarchicalOperation* const operation = oldest();
+  if (operation == nullptr) return 0;
+  const LocalPosition local = local_position().value_or(LocalPosition());
+  const std::uint64_t exchanged = active_.empty() ? 0 : active_.front().step->messages().progress().first;
+  std::uint64_t mark = 0;
+  constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15;
+  for (const std::uint64_t part :
+       {operation->sequence, std::uint64_t{operation->bytes_done}, exchanged, local[0], local[1], local[2]})
+    mark = (mark ^ part) * kOdd;
+  return mark;
+}
+
 }  // namespace lockstep::comm

@@ -78,6 +78,8 @@ class StepQueue {
   // How far the step's local operation is: phase, sequence number, tickets done. Nothing if none is under way.
   using LocalPosition = std::array<std::uint64_t, 3>;
   std::optional<LocalPosition> local_position() const;
+  // A number that changes when the oldest collective comes further.
+  std::uint64_t mark() const;
 
  private:
   enum class Phase { kBefore, kExchange, kWaiting, kAfter, kDone };

@@ -50,8 +50,9 @@ bool LocalGroup::finish_at_once(Collective& collective) {
 }
 
 Status LocalGroup::finish(Collective& collective, Deadline deadline) {
-  Status status = finish_waiting(collective, deadline);
-  if (status.ok() && collective.wants_stream()) status = stream(collective, deadline);
+  Watch watch;
+  Status status = finish_waiting(collective, deadline, watch);
+  if (status.ok() && collective.wants_stream()) status = stream(collective, deadline, watch);
   if (!status.ok()) {
     forget(collective);
     return status;
@@ -59,8 +60,7 @@ Status LocalGroup::finish(Collective& collective, Deadline deadline) {
   return collective.status();
 }
 
-Status LocalGroup::finish_waiting(Collective& collective, Deadline deadline) {
-  Watch watch;
+Status LocalGroup::finish_waiting(Collective& collective, Deadline deadline, Watch& watch) {
   return wait_until(
       waiting_, deadline, [&] { return collective.missing(); },
       [&] {
@@ -71,8 +71,8 @@ Status LocalGroup::finish_waiting(Collective& collective, Deadline deadline) {
       [&](bool expired) { return check(collective, expired, watch); });
 }
 
-Status LocalGroup::stream(Collective& collective, Deadline deadline) {
-  Watch watch;
+Status LocalGroup::stream(Collective& collective, Deadline deadline, Watch& watch) {
+  watch.progressed = std::chrono::steady_clock::now();
   const StagingRing::WaitFor wait_for = [&](const StagingRing::Step& step) {
     return wait_until(
         waiting_, deadline, [] { return -1; }, step, [&](bool expired) { return check(collective, expired, watch); });

@@ -9,6 +9,7 @@
 
 #include "engine/core/error_text.h"
 #include "engine/core/failure.h"
+#include "engine/core/long_wait.h"
 #include "engine/core/timing.h"
 
 namespace lockstep::comm {
@@ -54,8 +55,7 @@ std::vector<int> never_called(const GroupMemory& memory, std::uint64_t sequence)
 // Where ranks are that have not called collective `sequence`; 0: that are missed for another reason.
 std::vector<std::string> where_absent(const GroupMemory& memory, const std::vector<int>& ranks, std::uint64_t sequence,
                                       const Watch& watch) {
-  std::vector<std::string> texts;
-  for (const int rank : ranks) {
+  return describe_absent(ranks, memory.roster(), [&](int rank) {
     AbsentRank absent;
     absent.rank = rank;
     absent.last_call = last_call(memory, rank);
@@ -65,9 +65,8 @@ std::vector<std::string> where_absent(const GroupMemory& memory, const std::vect
     if (!watch.last_calls.empty() && watch.last_calls[rank].over)
       absent.idle = whole_seconds_since(watch.last_calls[rank].since);
     absent.condition = condition_of(*memory.peer(rank).process);
-    texts.push_back(describe(absent, memory.roster()));
-  }
-  return texts;
+    return absent;
+  });
 }
 
 // From where the ranks have called collective `sequence`.
@@ -94,6 +93,14 @@ bool behind_in_stream(const GroupMemory& memory, int rank) {
   const RankState& mine = memory.state(memory.rank());
   const RankState& other = memory.state(rank);
   return other.laid_out.load() < mine.laid_out.load() || other.reduced.load() < mine.reduced.load();
+}
+
+// A number that grows while the ranks move the data of `collective`.
+std::uint64_t progress_of(const GroupMemory& memory, const Collective& collective) {
+  std::uint64_t progress = collective.tickets_done();
+  for (int rank = 0; rank < memory.size() && collective.wants_stream(); ++rank)
+    progress += memory.state(rank).laid_out.load() + memory.state(rank).reduced.load();
+  return progress;
 }
 
 // A rank holds up `collective` while it neither sleeps nor has finished the collective.
@@ -169,7 +176,7 @@ Status LocalFailureWatch::loss_of(int rank, const std::string& when) const {
 
 Status LocalFailureWatch::check(const Collective& collective, Watch& watch) const {
   const auto now = std::chrono::steady_clock::now();
-  if (const std::uint64_t current = collective.tickets_done(); current != watch.progress) {
+  if (const std::uint64_t current = progress_of(memory_, collective); current != watch.progress) {
     watch.progress = current;
     watch.progressed = now;
   }
@@ -219,7 +226,9 @@ HeldUpBy LocalFailureWatch::held_up_by(const Collective& collective, const Watch
   const std::chrono::duration<double> idle = std::chrono::steady_clock::now() - watch.progressed;
   const std::vector<int> missing = never_called(memory_, collective.sequence());
   return {where_absent(memory_, missing, collective.sequence(), watch), who_stands_still(memory_, missing),
-          fmt::format("{} made no progress inside it for {:.1f} s", who_is_busy(memory_, collective), idle.count()),
+          still_moves(watch, watch.progressed) ? kMovesInside
+                                               : fmt::format("but {} made no progress inside it for {:.1f} s",
+                                                             who_is_busy(memory_, collective), idle.count()),
           callers(memory_, collective.sequence())};
 }
 

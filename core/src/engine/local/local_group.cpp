@@ -11,6 +11,7 @@
 #include "engine/core/group_registry.h"
 #include "engine/core/long_wait.h"
 #include "engine/core/timing.h"
+#include "lockstep/base/log.h"
 
 namespace lockstep::comm {
 namespace {
@@ -186,6 +187,7 @@ void LocalGroup::check_while_testing(LocalOperation& operation) {
   {
     MutexLock lock(mutex_);
     if (watch.checked - operation.watch.checked < kCheckEvery) return;
+    leave_out_time_between_tests(operation.watch, watch.checked);
     operation.watch.checked = watch.checked;
     watch = operation.watch;
     watch.shows = false;
@@ -213,8 +215,8 @@ Status LocalGroup::check(const Collective& collective, bool expired, Watch& watc
     if (!collective.posted()) awaited = collectives_.awaited();
   }
   if (late) {
-    warn_of_wait(collective.describe(),
-                 awaited != 0 ? watch_.why_queue_is_late(awaited, watch) : watch_.why_late(collective, watch));
+    log::warning(warning_of_wait(collective.describe(), awaited != 0 ? watch_.why_queue_is_late(awaited, watch)
+                                                                     : watch_.why_late(collective, watch)));
   }
   if (!expired) return {};
   return break_group(awaited != 0 ? watch_.timed_out_in_queue(awaited, watch) : watch_.timed_out(collective, watch));
@@ -230,7 +232,8 @@ Status LocalGroup::check(const Transfer& transfer, bool expired, Watch& watch) {
   watch_.look(watch);
   const auto what = [&] { return describe(transfer, names()) + describe_place(transfer.place); };
   show_long_wait(*this, watch, /*in_itself=*/true, what);
-  if (loses_patience(watch)) warn_of_wait(describe_of(transfer, names(), rank_), watch_.why_late(transfer, watch));
+  if (loses_patience(watch))
+    log::warning(warning_of_wait(describe_of(transfer, names(), rank_), watch_.why_late(transfer, watch)));
   return expired ? break_group(watch_.timed_out(transfer, watch)) : Status();
 }
 

@@ -86,8 +86,8 @@ class LocalGroup final : public Group, public std::enable_shared_from_this<Local
       LOCKSTEP_EXCLUDES(mutex_);
   Status finish(Collective& collective, Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
   bool finish_at_once(Collective& collective) LOCKSTEP_EXCLUDES(mutex_);
-  Status finish_waiting(Collective& collective, Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
-  Status stream(Collective& collective, Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
+  Status finish_waiting(Collective& collective, Deadline deadline, Watch& watch) LOCKSTEP_EXCLUDES(mutex_);
+  Status stream(Collective& collective, Deadline deadline, Watch& watch) LOCKSTEP_EXCLUDES(mutex_);
 
   // Called by waits. If the wait cannot succeed any more, breaks the group and says why; else ok.
   Status check(const Collective& collective, bool expired, Watch& watch) LOCKSTEP_EXCLUDES(mutex_);

@@ -125,6 +125,7 @@ void Reducer::shadow_pass() {
   impl_->run_pass_of_others(nn_detail::BackwardPass::Kind::kShadow);
 }
 void Reducer::pass_without_input() {
+  const CallScope scope(impl_->state.site);
   MutexLock lock(impl_->mutex);
   impl_->run_pass_of_others(nn_detail::BackwardPass::Kind::kWithoutInput);
 }

@@ -66,6 +66,7 @@ void check_no_second_part(const torch::Tensor& all) {
 }  // namespace
 
 std::vector<int> Replica::exchange_activity(bool active, bool continues_pass) {
+  const CallScope scope(site_);
   const nn_detail::DeviceBackend backend(group_, device());
   const std::int64_t bits = bits_of(active, *join_) | (continues_pass ? kContinuesPass : 0);
   const torch::Tensor mine =
@@ -89,6 +90,7 @@ void Replica::refuse_collectives_in_forward() const {
 }
 
 void Replica::pass_without_input() {
+  const CallScope scope(site_);
   TORCH_CHECK(!join_, "pass_without_input() inside join(), which takes part for ranks without inputs by itself");
   reducer_->check_group();
   for (const nn_detail::SynchronisedLayer& layer : nn_detail::synchronised_layers(*module_)) {
@@ -193,8 +195,8 @@ void Replica::shadow_pass(const std::vector<int>& active) {
   if (join_->after_shadow_pass) join_->after_shadow_pass();
 }
 
+// The program's after_shadow_pass communicates from lines of its own, so no scope is around it.
 void Replica::finish_join() {
-  const CallScope scope(site_);
   if (!join_) return;
   owes_meeting_ = false;  // the last calls were no pass
   const bool shadows = !join_->throw_on_early_termination;
@@ -213,6 +215,7 @@ void Replica::finish_join() {
   if (!shadows) return;
   // Ranks without inputs have skipped the last steps. Rank `last_active_` has taken every step. It is the highest of
   // these, as in PyTorch.
+  const CallScope scope(site_);
   nn_detail::broadcast_state(nn_detail::sent_state(*module_, ignored_, options_),
                              nn_detail::DeviceBackend(group_, device()), last_active_);
 }
