@@ -114,7 +114,8 @@ TEST_F(InspectMulti, EveryDeathThatAJobSurvivesHasDumpsOfItsOwn) {
   }
   const auto ended = [&](const std::string& path) {
     std::vector<bool> all;
-    for (const auto& rank : nlohmann::json::parse(inspect({path, "--json"}).out)["ranks"]) all.push_back(rank["ended"]);
+    const auto said = nlohmann::json::parse(inspect({path, "--json"}).out);
+    for (const auto& rank : said["ranks"]) all.push_back(rank["ended"]);
     return all;
   };
   EXPECT_EQ(ended(dumps + "/death_1"), (std::vector<bool>{false, false, true}));
