@@ -27,7 +27,7 @@ struct Operation {
   std::uint64_t input = 0;   // elements
   std::uint64_t output = 0;
   int group = -1;     // index in RankRecord::groups; -1: not known any more
-  std::string place;  // of the caller; empty: not known
+  std::string place;  // "src/train.cpp:41 (gradient of fc1.weight)", or one of both; empty: not known
 
   bool under_way() const { return outcome == Outcome::kUnderWay; }
 };

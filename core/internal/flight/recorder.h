@@ -1,8 +1,8 @@
-// Writes what this process calls into its flight recorder (ring.h). All functions may be called from any thread; none
-// blocks, but for add_group() and dump(), and none reports an error: without memory nothing is recorded.
+// Writes what this process calls into its flight recorder (ring.h). All functions may be called from any thread; only
+// dump_once() waits for a disk, and none of them reports an error: without memory nothing is recorded.
 //
 // The recorder is the file that LOCKSTEP_RECORDER names, where a launcher has made one; else memory of this process,
-// which only dump() brings to light. Its memory stays until the process ends, so tickets may outlive their groups.
+// which only dump_once() shows. Its memory stays until the process ends, so tickets may outlive their groups.
 #pragma once
 
 #include <algorithm>
@@ -117,17 +117,17 @@ std::string dump_folder(std::string_view folder, std::string_view run_id, int at
 std::string dump_path(const std::string& folder, int rank);
 
 // For a group that has just broken: writes this process's recorder to the folder that LOCKSTEP_DUMP_DIR names, at the
-// first call. Without the variable it does nothing. What fails is logged.
+// first call. Without the variable it does nothing. What fails is logged. Blocks for up to 5 s.
 void dump_once();
 
-// The last bytes of the recorder of this process; for tests. Null: there is none.
+// The recorder of this process; for tests. Null: there is no memory for it.
 const Ring* ring_of_process();
 
 // Makes `path`, for LOCKSTEP_RECORDER: a file of this user, in memory. False: it cannot be made, or is not in memory.
 bool make_file(const std::string& path);
 
 // Copies the recorder in file `from` to file `to`, as a dump. `process` says what its process does, for people. An
-// empty recorder is not copied. Blocks until the disk has the bytes.
+// empty recorder is not copied. Blocks as write() does, and flushes nothing.
 Status copy_to_dump(const std::string& from, const std::string& to, std::string_view process);
 
 }  // namespace lockstep::flight

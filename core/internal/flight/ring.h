@@ -40,7 +40,7 @@ enum class Op : std::uint8_t {
   kAllGatherIntoTensorCoalesced = 40,
   kReduceScatterTensorCoalesced = 41,
   kMonitoredBarrier = 42,
-  kOther = 100,
+  kOther = 100,  // a call that its own rank has refused
 };
 
 inline constexpr bool is_message(Op op) {
@@ -73,7 +73,7 @@ struct alignas(64) Entry {
 };
 static_assert(sizeof(Entry) == 64 && std::atomic<std::uint64_t>::is_always_lock_free);
 
-// Group `id` is at id % kGroups, until another one takes its place.
+// A group is where it was put first, until another one takes its place.
 struct alignas(64) Group {
   static constexpr std::size_t kRanks = 88;
 

@@ -5,8 +5,10 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "base/printable.h"
@@ -93,7 +95,7 @@ Status add(const std::string& what, Records& records) {
   return add_files(files, /*live=*/false, records);
 }
 
-// Of several attempts the last one counts.
+// Of several attempts the last one counts, and of several dumps of a process too.
 Status choose(Records& records) {
   if (records.empty()) return Status(ErrorCode::kNotFound, "no rank has recorded anything yet");
   for (const flight::RankRecord& record : records) {
@@ -106,6 +108,12 @@ Status choose(Records& records) {
                       return a.attempt < b.attempt;
                     })->attempt;
   std::erase_if(records, [&](const flight::RankRecord& record) { return record.attempt != last; });
+  std::stable_sort(records.begin(), records.end(), [](const auto& a, const auto& b) { return a.now > b.now; });
+  // The difference of its two clocks tells a process from another one with its number.
+  std::set<std::tuple<std::string, int, std::uint64_t>> known;
+  std::erase_if(records, [&](const flight::RankRecord& record) {
+    return !known.emplace(record.host, record.pid, record.real).second;
+  });
   std::stable_sort(records.begin(), records.end(), [](const auto& a, const auto& b) { return a.rank < b.rank; });
   return {};
 }

@@ -107,10 +107,12 @@ json entry_of(const RankRecord& record, const Operation& operation, const std::s
   const json type = json::array({pytorch_type(operation.type)});
   const bool done = operation.outcome == Outcome::kDone;
   json frames = json::array();
-  if (!operation.place.empty()) {
-    const auto colon = operation.place.rfind(':');
-    const std::string line = colon == std::string::npos ? "0" : operation.place.substr(colon + 1);
-    frames.push_back({{"name", "caller"}, {"filename", operation.place.substr(0, colon)}, {"line", line}});
+  // Without the label, which may hold colons.
+  const std::string site = operation.place.substr(0, operation.place.find(" ("));
+  if (!site.empty()) {
+    const auto colon = site.rfind(':');
+    const std::string line = colon == std::string::npos ? "0" : site.substr(colon + 1);
+    frames.push_back({{"name", "caller"}, {"filename", site.substr(0, colon)}, {"line", line}});
   }
   return {{"record_id", index},
           {"pg_id", operation.group},

@@ -75,22 +75,29 @@ std::uint64_t age(const RankRecord& record, std::uint64_t when) {
   return record.now > when ? record.now - when : 0;
 }
 
-bool is_trouble(const RankRecord& record, const Operation& operation) {
-  if (operation.outcome == Outcome::kFailed) return true;
+bool is_long_wait(const RankRecord& record, const Operation& operation) {
   return operation.under_way() && (record.is_dump || age(record, operation.called) >= kPatience);
 }
 
-// The first collective that a rank has not come through.
+// The first collective in which a rank waits; if no rank waits, the first one after whose failure a rank has come
+// through no other. A program may handle a failure and go on, so an earlier failure does not count.
 std::optional<std::uint64_t> first_trouble(const std::vector<Part>& parts) {
-  std::optional<std::uint64_t> first;
+  std::optional<std::uint64_t> waiting;
+  std::optional<std::uint64_t> failed;
   for (const Part& part : parts) {
+    std::optional<std::uint64_t> own_failure;
     for (const auto& [number, operation] : part.collectives) {
-      if (!is_trouble(*part.record, *operation)) continue;
-      if (!first || number < *first) first = number;
-      break;
+      if (operation->outcome == Outcome::kFailed) {
+        if (!own_failure) own_failure = number;
+      } else if (operation->outcome == Outcome::kDone) {
+        own_failure.reset();
+      } else if (is_long_wait(*part.record, *operation)) {
+        if (!waiting || number < *waiting) waiting = number;
+      }
     }
+    if (own_failure && (!failed || *own_failure < *failed)) failed = own_failure;
   }
-  return first;
+  return waiting ? waiting : failed;
 }
 
 // What a rank does that is not in an operation of interest: where else it waits.
@@ -166,7 +173,9 @@ void add_trouble(const SharedGroup& group, const std::vector<Part>& parts, std::
   for (const int rank : group.ranks) {
     if (!known.contains(rank)) unknown.push_back(rank);
   }
-  if (!shown->place.empty()) text += fmt::format(" (called at {})", shown->place);
+  if (!shown->place.empty()) {
+    text += shown->place.front() == '(' ? " " + shown->place : fmt::format(" (called at {})", shown->place);
+  }
   for (const std::string& other : others) text += "; " + other;
   if (!unknown.empty()) {
     text += fmt::format("; of {} there is no record here: look on {} machine{}", ranks_text(unknown),
@@ -176,7 +185,7 @@ void add_trouble(const SharedGroup& group, const std::vector<Part>& parts, std::
   found.push_back(text + ".");
 }
 
-// The first number under which ranks have called different things.
+// The first number under which ranks have called different things. What a rank has refused is not known.
 void add_differences(const SharedGroup& group, const std::vector<Part>& parts, std::vector<std::string>& found) {
   std::set<std::uint64_t> numbers;
   for (const Part& part : parts) {
@@ -185,7 +194,8 @@ void add_differences(const SharedGroup& group, const std::vector<Part>& parts, s
   for (const std::uint64_t number : numbers) {
     std::map<std::string, std::vector<int>> by_shape;
     for (const Part& part : parts) {
-      if (const Operation* const operation = part.at(number)) by_shape[shape_of(*operation)].push_back(part.rank);
+      const Operation* const operation = part.at(number);
+      if (operation != nullptr && operation->op != Op::kOther) by_shape[shape_of(*operation)].push_back(part.rank);
     }
     if (by_shape.size() < 2) continue;
     std::string text = fmt::format("Group '{}': ranks differ in collective #{}", group.name, number);
@@ -202,7 +212,7 @@ void add_differences(const SharedGroup& group, const std::vector<Part>& parts, s
 void add_messages(const RankRecord& record, std::vector<std::string>& found) {
   for (const Operation& operation : record.operations) {
     if (!is_message(operation.op) || !operation.under_way() || operation.waited == 0) continue;
-    if (!is_trouble(record, operation)) continue;
+    if (!is_long_wait(record, operation)) continue;
     found.push_back(fmt::format("Rank {} waits in {} for {}.", record.rank, describe(record, operation),
                                 span_text(age(record, operation.called))));
   }

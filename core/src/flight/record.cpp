@@ -67,13 +67,14 @@ Operation read_entry(const Entry& from) {
   return operation;
 }
 
-// "src/train.cpp:41 (gradient of fc1.weight)".
+// "src/train.cpp:41 (gradient of fc1.weight)", or one of both.
 std::string place_of(const Ring& ring, const Entry& entry) {
   const auto text = [&](std::uint16_t number) {
     return number == 0 || number > kTexts ? std::string() : text_of(ring.texts[number - 1U]);
   };
+  const std::string site = text(entry.site);
   const std::string label = text(entry.label);
-  return text(entry.site) + (label.empty() ? "" : fmt::format(" ({})", label));
+  return label.empty() ? site : fmt::format("{}{}({})", site, site.empty() ? "" : " ", label);
 }
 
 // As long as a rank writes, two copies differ in the entries that it writes meanwhile.
@@ -95,7 +96,7 @@ RankRecord to_record(const Ring& first, const Ring& second) {
   for (std::size_t i = 0; i < kGroups; ++i) {
     const Group& group = first.groups[i];
     const bool stable = std::memcmp(&group, &second.groups[i], sizeof group) == 0;
-    if (stable && group.id != 0 && group.id % kGroups == i) groups.emplace(group.id, &group);
+    if (stable && group.id != 0) groups.emplace(group.id, &group);
   }
   std::map<std::uint16_t, int> index;
   for (const auto& [id, group] : groups) {
@@ -182,7 +183,7 @@ std::string_view name_of(Op op) {
     case Op::kMonitoredBarrier: return "monitored_barrier";
     case Op::kOther: break;
   }
-  return "an operation";
+  return "a refused call";
 }
 
 std::string type_name(std::uint8_t type) {

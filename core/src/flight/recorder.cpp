@@ -12,9 +12,16 @@
 #include <bit>
 #include <charconv>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <functional>
+#include <future>
+#include <memory>
+#include <mutex>
 #include <optional>
+#include <system_error>
+#include <thread>
 #include <vector>
 
 #include "base/host.h"
@@ -22,6 +29,7 @@
 #include "lockstep/base/fd.h"
 #include "lockstep/base/fork.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/mutex.h"
 
 namespace lockstep::flight {
 namespace {
@@ -113,21 +121,39 @@ void prepare(Ring& ring, const Environment& environment) {
   ring.magic.store(kMagic, std::memory_order_release);
 }
 
-struct OwnRing {
-  OwnRing() {
-    const Environment environment = Environment::of_process();
-    if (const auto path = environment.get("LOCKSTEP_RECORDER")) ring = map_file(*path);
-    if (ring == nullptr) ring = map_private();
-    if (ring != nullptr) prepare(*ring, environment);
+class OwnRing {
+ public:
+  // Makes it at the first call, in one thread: a file can be taken once only. nullptr: there is no memory for it. It
+  // stays mapped until the process ends.
+  Ring* ring() {
+    std::call_once(made_, [this] {
+      const Environment environment = Environment::of_process();
+      if (const auto path = environment.get("LOCKSTEP_RECORDER")) ring_ = map_file(*path);
+      if (ring_ == nullptr) ring_ = map_private();
+      if (ring_ != nullptr) prepare(*ring_, environment);
+    });
+    return ring_;
   }
 
-  Ring* ring = nullptr;  // stays mapped until the process ends
   std::atomic<bool> dumped{false};
+  Mutex groups;  // held while a place for a group is given away, or marked as left
+
+ private:
+  std::once_flag made_;
+  Ring* ring_ = nullptr;
 };
 
 OwnRing& own() {
   static constinit OfProcess<OwnRing> ring;
   return ring.get();
+}
+
+// The place for a new group: a free one, else that of a group which this rank has left, else that of the oldest group.
+std::size_t place_for_group(Ring& ring) {
+  const auto order = [](const Group& group) { return std::pair(group.id != 0 && group.left == 0, group.id); };
+  const auto first = std::min_element(ring.groups.begin(), ring.groups.end(),
+                                      [&](const Group& a, const Group& b) { return order(a) < order(b); });
+  return static_cast<std::size_t>(first - ring.groups.begin());
 }
 
 void set_ranks(Group& group, std::span<const int> ranks) {
@@ -155,9 +181,10 @@ std::string file_name(std::string_view text) {
 Status write_file(const std::string& path, const Ring& ring) {
   std::error_code error;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
-  // Under another name first: a file that is cut off must not look like one.
-  const std::string temporary = path + ".tmp";
-  Fd file(open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
+  // Under another name first: a file that is cut off must not look like a dump. A rank and its launcher may write the
+  // same dump at the same time, each under a name of its own.
+  std::string temporary = path + ".tmp.XXXXXX";
+  const Fd file(mkostemp(temporary.data(), O_CLOEXEC));
   if (!file.valid()) return Status::from_errno(fmt::format("cannot write the dump '{}'", path), errno);
   const auto* at = reinterpret_cast<const char*>(&ring);
   for (std::size_t left = sizeof ring; left > 0;) {
@@ -172,13 +199,44 @@ Status write_file(const std::string& path, const Ring& ring) {
     left -= static_cast<std::size_t>(written);
   }
   if (rename(temporary.c_str(), path.c_str()) == 0) return {};
-  return Status::from_errno(fmt::format("cannot write the dump '{}'", path), errno);
+  const int reason = errno;
+  unlink(temporary.c_str());
+  return Status::from_errno(fmt::format("cannot write the dump '{}'", path), reason);
+}
+
+// Writes in a thread of its own, and leaves that thread to itself if the disk does not answer in time: the rank's error
+// must not wait for a dead file server.
+Status write_in_time(const std::string& path, std::shared_ptr<const Ring> ring) {
+  constexpr std::chrono::seconds kTime{5};
+  std::packaged_task<Status()> task([path, ring = std::move(ring)] { return write_file(path, *ring); });
+  std::future<Status> answer = task.get_future();
+  // The program's signals, and those that a write can cause, do not end up in the thread.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread thread;
+  try {
+    thread = std::thread(std::move(task));
+  } catch (const std::system_error& error) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    return Status::from_errno(fmt::format("cannot start a thread for the dump '{}'", path), error.code().value());
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (answer.wait_for(kTime) == std::future_status::ready) {
+    thread.join();
+    return answer.get();
+  }
+  thread.detach();
+  return Status(ErrorCode::kTimeout,
+                fmt::format("the dump '{}' is not written: the disk has not answered for {} s", path, kTime.count()));
 }
 
 }  // namespace
 
 GroupRecord add_group(std::string_view name, std::string_view backend, int rank, int size, std::span<const int> ranks) {
-  Ring* const ring = own().ring;
+  OwnRing& mine = own();
+  Ring* const ring = mine.ring();
   if (ring == nullptr) return {};
   Group group;
   group.id = ring->groups_made.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -187,7 +245,10 @@ GroupRecord add_group(std::string_view name, std::string_view backend, int rank,
   set_text(group.name, name);
   set_text(group.backend, backend);
   set_ranks(group, ranks);
-  store_words(&ring->groups[group.id % kGroups], &group, sizeof group);
+  {
+    MutexLock lock(mine.groups);
+    store_words(&ring->groups[place_for_group(*ring)], &group, sizeof group);
+  }
   const auto own_rank = static_cast<std::size_t>(rank);
   ring->rank.store(own_rank < ranks.size() ? ranks[own_rank] : rank, std::memory_order_relaxed);
   return {ring, group.id};
@@ -203,12 +264,10 @@ void GroupRecord::add_text(std::uint32_t number, std::string_view text) const {
 
 void GroupRecord::leave() const {
   if (ring_ == nullptr) return;
-  Group& group = ring_->groups[group_ % kGroups];
-  Group now;
-  load_words(&now, &group, sizeof now);
-  if (now.id != group_) return;
-  now.left = 1;
-  store_words(&group, &now, sizeof now);
+  MutexLock lock(own().groups);
+  for (Group& group : ring_->groups) {
+    if (group.id == group_) std::atomic_ref<std::uint32_t>(group.left).store(1, std::memory_order_relaxed);
+  }
 }
 
 std::string dump_folder(std::string_view folder, std::string_view run_id, int attempt) {
@@ -222,14 +281,14 @@ std::string dump_path(const std::string& folder, int rank) {
 void dump_once() {
   const Environment environment = Environment::of_process();
   const auto folder = environment.get("LOCKSTEP_DUMP_DIR");
-  if (!folder || own().ring == nullptr || own().dumped.exchange(true)) return;
-  const auto copy = std::make_unique<Ring>();
-  load_words(copy.get(), own().ring, sizeof(Ring));
+  if (!folder || own().ring() == nullptr || own().dumped.exchange(true)) return;
+  const std::shared_ptr<Ring> copy = std::make_unique<Ring>();
+  load_words(copy.get(), own().ring(), sizeof(Ring));
   copy->dumped = nanoseconds(Clock::now());
   set_text(copy->process, "met an error");
   const std::string job = environment.get("TORCHELASTIC_RUN_ID").value_or("job");
   const std::string to = dump_path(dump_folder(*folder, job, copy->attempt), copy->rank);
-  const Status written = write_file(to, *copy);
+  const Status written = write_in_time(to, copy);
   if (written.ok()) {
     log::info(fmt::format("what this rank called last is in '{}'", to));
   } else {
@@ -238,7 +297,7 @@ void dump_once() {
 }
 
 const Ring* ring_of_process() {
-  return own().ring;
+  return own().ring();
 }
 
 bool make_file(const std::string& path) {

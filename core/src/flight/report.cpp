@@ -152,7 +152,8 @@ std::string span_text(std::uint64_t nanoseconds) {
 
 std::string describe(const RankRecord& record, const Operation& operation) {
   const std::uint64_t elements = std::max(operation.input, operation.output);
-  const bool no_data = operation.op == Op::kBarrier || operation.op == Op::kMonitoredBarrier;
+  const bool no_data =
+      operation.op == Op::kBarrier || operation.op == Op::kMonitoredBarrier || operation.op == Op::kOther;
   const std::string data = no_data ? "" : fmt::format(" ({} {})", elements, type_name(operation.type));
   if (!is_message(operation.op)) return fmt::format("{} #{}{}", name_of(operation.op), operation.number, data);
   std::string peer = "any rank";

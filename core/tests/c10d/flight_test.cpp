@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/call_place.h"
 #include "c10d/ranks.h"
 #include "flight/record.h"
 #include "flight/report.h"
@@ -104,6 +105,32 @@ TEST(FlightMulti, GroupsHaveTheirOwnNumbersAndRanksOfTheWorld) {
   EXPECT_EQ(record_in(folder.path(), 1).groups.size(), 1U);
 }
 
+TEST(FlightMulti, PlacesOfCallsAreRecordedAndShown) {
+  const ScratchFolder folder;
+  run_recorded(2, folder.path(), [&](int rank) {
+    all_reduce(torch::ones({10}), {}, {"/home/me/src/train.cpp", 41});
+    all_reduce(torch::ones({10}));
+    {
+      const CallLabel label(number_of_label("fc1: weight"));
+      all_reduce(torch::ones({10}), {}, {"/home/me/src/train.cpp", 43});
+    }
+    barrier();
+    if (rank == 1) return;
+    EXPECT_ANY_THROW(all_reduce(torch::ones({10}), {.timeout = std::chrono::milliseconds(200)}, {"src/loop.cpp", 7}));
+  });
+  std::vector<flight::RankRecord> records;
+  for (int rank = 0; rank < 2; ++rank) {
+    records.push_back(record_in(folder.path(), rank));
+    const auto& operations = records.back().operations;
+    EXPECT_EQ(operations[0].place, "src/train.cpp:41");
+    EXPECT_NE(operations[1].place.find("c10d/flight_test.cpp:"), std::string::npos) << operations[1].place;
+    EXPECT_EQ(operations[2].place, "src/train.cpp:43 (fc1: weight)");
+    records.back().groups[0].left = false;
+  }
+  const std::string text = flight::report_text(records);
+  EXPECT_NE(text.find("(called at src/loop.cpp:7)"), std::string::npos) << text;
+}
+
 TEST(FlightMulti, ADisagreementIsSeenInTheRecords) {
   const ScratchFolder folder;
   run_recorded(2, folder.path(), [&](int rank) {
@@ -119,6 +146,7 @@ TEST(FlightMulti, ADisagreementIsSeenInTheRecords) {
     for (int each = 0; each < 2; ++each) records.push_back(record_in(folder.path(), each));
     EXPECT_EQ(records[0].operations[3].number, 4U);  // the refused call has a number too
     EXPECT_EQ(records[1].operations[3].number, 4U);
+    EXPECT_EQ(records[1].operations[2].op, Op::kOther);
     const std::vector<std::string> found = flight::findings(records);
     ASSERT_FALSE(found.empty());
     EXPECT_NE(found[0].find("ranks differ in collective #2: rank 0 called all_reduce (10 float32); rank 1 called "

@@ -102,6 +102,27 @@ TEST_F(InspectMulti, AFailureLeavesDumpsWhereTheOptionSays) {
   EXPECT_TRUE(process.wait_until_no_descendant());
 }
 
+TEST_F(InspectMulti, EveryDeathThatAJobSurvivesHasDumpsOfItsOwn) {
+  Process process(job(name_, "wait", {"--dump-dir", folder_.path("dumps"), "--min-workers", "1"}));
+  ASSERT_TRUE(wait_for([&] { return has_recorded(process); }));
+  const auto json = nlohmann::json::parse(inspect({name_, "--json"}).out);
+  const std::string dumps = folder_.path("dumps/" + name_ + "/attempt_0");
+  for (const int rank : {2, 1}) {
+    kill(json["ranks"][static_cast<std::size_t>(rank)]["pid"].get<int>(), SIGKILL);
+    const std::string place = dumps + "/death_" + std::to_string(3 - rank) + ";";
+    ASSERT_TRUE(wait_for([&] { return contains(process.err_so_far(), "what the ranks called last is in " + place); }));
+  }
+  const auto ended = [&](const std::string& path) {
+    std::vector<bool> all;
+    const auto said = nlohmann::json::parse(inspect({path, "--json"}).out);
+    for (const auto& rank : said["ranks"]) all.push_back(rank["ended"]);
+    return all;
+  };
+  EXPECT_EQ(ended(dumps + "/death_1"), (std::vector<bool>{false, false, true}));
+  EXPECT_EQ(ended(dumps + "/death_2"), (std::vector<bool>{false, true, true}));
+  EXPECT_EQ(ended(dumps), (std::vector<bool>{false, true, true}));  // the last dump of each process
+}
+
 TEST_F(InspectMulti, WithoutTheOptionNothingIsWritten) {
   const Finished end = Process(job(name_, "kill", {"--grace", "0"})).finish();
   EXPECT_EQ(end.exit_code, 128 + SIGKILL);

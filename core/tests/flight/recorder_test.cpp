@@ -7,7 +7,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <random>
 #include <thread>
 
@@ -47,10 +49,12 @@ TEST(FlightRecorder, AFileHoldsGroupsAndOperations) {
   const auto group = flight::add_group("even", "lockstep", 1, 3, even);
   const auto other = flight::add_group(std::string(300, 'x') + "\n", "mpi", 2, 3, odd_ones);
   group.add_text(1, "src/train.cpp:41");
+  group.add_text(2, "DDP: fc1.weight");
   const auto done = group.begin(
       {.op = Op::kAllReduce, .type = 6, .waits = true, .number = 9, .input = 5, .output = 5, .site = 1}, Clock::now());
   done.end(Outcome::kDone);
-  const auto waiting = other.begin({.op = Op::kReceive, .type = 4, .peer = 0, .number = 3, .output = 7}, Clock::now());
+  const auto waiting =
+      other.begin({.op = Op::kReceive, .type = 4, .peer = 0, .number = 3, .output = 7, .label = 2}, Clock::now());
   other.leave();
   const flight::RankRecord record = read(path);
   EXPECT_EQ(record.pid, getpid());
@@ -67,6 +71,7 @@ TEST(FlightRecorder, AFileHoldsGroupsAndOperations) {
   EXPECT_GE(record.operations[0].ended, record.operations[0].called);
   EXPECT_EQ(flight::describe(record, record.operations[0]), "all_reduce #9 (5 float32)");
   EXPECT_EQ(record.operations[0].place, "src/train.cpp:41");
+  EXPECT_EQ(record.operations[1].place, "(DDP: fc1.weight)");
   EXPECT_TRUE(record.operations[1].under_way());
   EXPECT_EQ(record.operations[1].waited, 0U);
   EXPECT_EQ(flight::describe(record, record.operations[1]), "recv from rank 7, tag 3 (7 int64)");
@@ -106,6 +111,51 @@ TEST(FlightRecorder, OldGroupsMakeRoom) {
   EXPECT_EQ(record.groups.back().name, "group 99");
   EXPECT_FALSE(record.groups.front().left);
   EXPECT_EQ(record.operations.at(0).group, -1);
+}
+
+TEST(FlightRecorder, GroupsThatWereLeftMakeRoomFirst) {
+  const ScratchFolder folder;
+  const std::string path = use_file(folder);
+  const auto world = flight::add_group("world", "lockstep", 0, 1, {});
+  for (int i = 0; i < 200; ++i) flight::add_group("group " + std::to_string(i), "lockstep", 0, 1, {}).leave();
+  world.begin({.op = Op::kBarrier, .number = 1}, Clock::now());
+  const flight::RankRecord record = read(path);
+  ASSERT_EQ(record.groups.size(), flight::kGroups);
+  EXPECT_EQ(record.groups.front().name, "world");
+  EXPECT_FALSE(record.groups.front().left);
+  EXPECT_EQ(record.groups.back().name, "group 199");
+  EXPECT_TRUE(record.groups.back().left);
+  EXPECT_EQ(record.operations.at(0).group, 0);
+}
+
+TEST(FlightRecorder, ThreadsThatMakeTheFirstGroupsShareTheFile) {
+  const ScratchFolder folder;
+  const std::string path = use_file(folder);
+  run_each(4, [](int thread) { flight::add_group("group " + std::to_string(thread), "lockstep", 0, 1, {}).leave(); });
+  const flight::RankRecord record = read(path);
+  ASSERT_EQ(record.groups.size(), 4U);
+  for (const flight::GroupInfo& group : record.groups) EXPECT_TRUE(group.left);
+}
+
+// As a rank and its launcher do.
+TEST(FlightRecorder, ADumpMayBeWrittenTwiceAtTheSameTime) {
+  const ScratchFolder folder;
+  const std::string path = use_file(folder);
+  static_cast<void>(flight::add_group("world", "lockstep", 0, 1, {}));
+  const std::string dump = folder.path("dumps/rank_0.flight");
+  run_each(4, [&](int) {
+    for (int i = 0; i < 50; ++i) {
+      const Status copied = flight::copy_to_dump(path, dump, "was running");
+      ASSERT_TRUE(copied.ok()) << copied.message();
+    }
+  });
+  EXPECT_TRUE(read(dump).is_dump);
+  const std::filesystem::directory_iterator files(folder.path("dumps"));
+  EXPECT_EQ(std::distance(begin(files), end(files)), 1);
+  std::filesystem::create_directories(folder.path("taken/rank_0.flight/full"));
+  EXPECT_FALSE(flight::copy_to_dump(path, folder.path("taken/rank_0.flight"), "was running").ok());
+  const std::filesystem::directory_iterator left(folder.path("taken"));
+  EXPECT_EQ(std::distance(begin(left), end(left)), 1);
 }
 
 TEST(FlightRecorder, ThreadsWriteWhileSomebodyReads) {

@@ -7,6 +7,7 @@
 
 #include "flight/export.h"
 #include "flight/records.h"
+#include "support/read_file.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::test {
@@ -57,6 +58,29 @@ TEST(FlightReport, NamesADeadRankAndWhatItDidLast) {
   EXPECT_NE(said.find("barrier #5 of rank 0 failed after 1.0 s; rank 1 (pid 1001 on here) has not called it"),
             std::string::npos)
       << said;
+}
+
+TEST(FlightReport, AFailureThatTheProgramHandledIsNoTroubleAndHidesNone) {
+  auto records = world(2);
+  for (RankRecord& record : records) add(record, Op::kAllReduce, 5, 20, Outcome::kFailed);
+  EXPECT_NE(said_of(records).find("all_reduce #5 (1024 float32) of ranks 0, 1 failed"), std::string::npos);
+  for (RankRecord& record : records) add(record, Op::kAllReduce, 6, 18);
+  EXPECT_EQ(said_of(records), "");
+  for (RankRecord& record : records) add(record, Op::kAllReduce, 7, 16, Outcome::kFailed);
+  add(records[0], Op::kBarrier, 8, 12, Outcome::kUnderWay);
+  const std::string said = said_of(records);
+  EXPECT_EQ(said.find("Group 'world': rank 0 waits in barrier #8 for 12.0 s; rank 1 (pid 1001 on here) has not called"),
+            0U)
+      << said;
+}
+
+TEST(FlightReport, ARefusedCallDiffersFromNothing) {
+  auto records = world(2);
+  add(records[0], Op::kAllReduce, 5, 3, Outcome::kFailed);
+  add(records[1], Op::kOther, 5, 3, Outcome::kFailed).input = 0;
+  const std::string said = said_of(records);
+  EXPECT_EQ(said.find("differ"), std::string::npos) << said;
+  EXPECT_EQ(flight::describe(records[1], records[1].operations.back()), "a refused call #5");
 }
 
 TEST(FlightReport, NamesDifferentOperationsSizesAndRootsUnderOneNumber) {
@@ -142,6 +166,7 @@ TEST(FlightReport, JsonAndTraceHoldEveryOperation) {
   const auto json = nlohmann::json::parse(flight::report_json(records));
   EXPECT_EQ(json["ranks"][0]["operations"].size(), 5U);
   EXPECT_EQ(json["ranks"][0]["operations"][4]["state"], "under way");
+  EXPECT_NE(json["findings"][0].get<std::string>().find(" (called at src/train.cpp:41);"), std::string::npos);
   EXPECT_EQ(json["findings"].size(), 1U);
   const auto trace = nlohmann::json::parse(flight::chrome_trace(records))["traceEvents"];
   const auto count = [&](const char* phase) {
@@ -156,7 +181,16 @@ TEST(FlightReport, FilesForPyTorchNeedAFolderOfTheirOwn) {
   const ScratchFolder folder;
   ASSERT_TRUE(flight::write_pytorch(world(2), folder.path("out")).ok());
   EXPECT_TRUE(std::filesystem::exists(folder.path("out/rank_1")));
-  ASSERT_TRUE(flight::write_pytorch(world(2), folder.path("out")).ok());  // the earlier ones are replaced
+  auto records = world(2);
+  records[1].operations[0].place = "src/train.cpp:41 (DDP: fc1.weight)";
+  ASSERT_TRUE(flight::write_pytorch(records, folder.path("out")).ok());  // the earlier ones are replaced
+  const std::string bytes = read_file(folder.path("out/rank_1"));
+  // Texts of a pickle, each behind its length.
+  EXPECT_NE(bytes.find(std::string("X\x0d\0\0\0src/train.cpp", 18)), std::string::npos);
+  EXPECT_NE(bytes.find(std::string("X\x02\0\0\0"
+                                   "41",
+                                   7)),
+            std::string::npos);
   folder.write("out/notes.txt", "mine");
   const Status refused = flight::write_pytorch(world(2), folder.path("out"));
   EXPECT_EQ(refused.code(), ErrorCode::kInvalidArgument);

@@ -41,6 +41,7 @@ CollectiveCall::CollectiveCall(const std::shared_ptr<GroupCore>& group, const ch
       communicator_(group_->communicator()),
       options_(options),
       deadline_(Deadline::after(options.timeout)) {
+  noted_.op = recorded_op(options_.type, operation);
   record(inputs);
   if (communicator_ == nullptr) {
     const Status reason = group->reason_left();
@@ -66,7 +67,6 @@ void CollectiveCall::record(at::TensorList inputs) {
 }
 
 void CollectiveCall::begin_record() {
-  noted_.op = recorded_op(options_.type, operation());
   noted_.waits = options_.blocking == Blocking::kYes;
   noted_.peer = options_.peer;
   noted_.number = is_message(options_.type) ? static_cast<std::uint64_t>(options_.tag) : communicator_->sequence() + 1;
@@ -84,6 +84,8 @@ void CollectiveCall::check(const Status& status, std::uint64_t sequence) const {
 
 void CollectiveCall::refuse(const std::exception& error, std::size_t count) {
   const std::string reason = reason_to_refuse(error);
+  // The tensors may be counted in part only.
+  noted_.op = flight::Op::kOther;
   begin_record();
   recorded_.end(flight::Outcome::kFailed);
   for (std::size_t i = 0; i < count; ++i) {

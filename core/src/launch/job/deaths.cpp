@@ -72,7 +72,7 @@ void WorkerGroup::note_death(const Exit& exit, bool is_newcomer) {
   Failure& failure = deaths_.emplace_back(make_failure(exit));
   failure.is_newcomer = is_newcomer;
   note_tail(failure);
-  recorders_.dump(consoles_.err());
+  recorders_.dump(consoles_.err(), deaths_.size());
 }
 
 Roster::Then WorkerGroup::replace(Workers& workers, int local_rank) {

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
@@ -12,6 +14,11 @@
 #include "launch/job/failure_report.h"
 
 namespace lockstep::launch {
+namespace {
+
+constexpr std::chrono::milliseconds kLeastTime{1000};  // for dumps, where --grace is shorter
+
+}  // namespace
 
 Recorders::~Recorders() {
   for (const File& file : files_) {
@@ -39,21 +46,30 @@ void Recorders::ended(const Exit& exit) {
   if (index < files_.size()) files_[index].how_it_ended = describe_exit(exit);
 }
 
-void Recorders::dump(Console& console) const {
+void Recorders::dump(Console& console, std::size_t death) {
   if (!writes_dumps()) return;
-  const std::string folder = flight::dump_folder(options_.dump_dir, job_.run_id, job_.restart_count);
+  std::string folder = flight::dump_folder(options_.dump_dir, job_.run_id, job_.restart_count);
+  if (death > 0) folder += fmt::format("/death_{}", death);
   const std::function<Result<bool>()> write = [files = files_, folder, first = job_.first_rank]() -> Result<bool> {
+    Status first_error;
     for (std::size_t i = 0; i < files.size(); ++i) {
       if (files[i].path.empty()) continue;
       const std::string process =
           files[i].how_it_ended.empty() ? "was running" : fmt::format("{}: {}", flight::kEnded, files[i].how_it_ended);
-      LOCKSTEP_RETURN_IF_ERROR(
-          flight::copy_to_dump(files[i].path, flight::dump_path(folder, first + static_cast<int>(i)), process));
+      const Status copied =
+          flight::copy_to_dump(files[i].path, flight::dump_path(folder, first + static_cast<int>(i)), process);
+      if (first_error.ok()) first_error = copied;
     }
+    LOCKSTEP_RETURN_IF_ERROR(first_error);
     return true;
   };
-  const auto written =
-      logs_ != nullptr ? logs_->call(write, signals_.fd(), Deadline::after(logs_->patience())) : write();
+  if (logs_ == nullptr) {
+    auto started = LogFiles::start(options_.dump_dir, std::max<std::chrono::milliseconds>(options_.grace, kLeastTime));
+    if (!started.ok()) return console.say("lockstep: no dumps are written: " + started.status().message());
+    own_logs_ = std::move(started).value();
+    logs_ = own_logs_.get();
+  }
+  const auto written = logs_->call(write, signals_.fd(), Deadline::after(logs_->patience()));
   console.say(written.ok()
                   ? fmt::format("lockstep: what the ranks called last is in {}; `lockstep inspect {}` explains it",
                                 folder, folder)

@@ -1,6 +1,8 @@
 // The flight recorders of one attempt's workers (flight/recorder.h): their files, and copies of them as dumps.
 #pragma once
 
+#include <cstddef>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -28,8 +30,9 @@ class Recorders {
   void add_to(int local_rank, Variables& variables);
   void ended(const Exit& exit);
   // Copies what all workers have recorded to the folder of --dump-dir; nothing without the option. Says where, or what
-  // went wrong. Gives up on a disk that does not answer, as LogFiles does.
-  void dump(Console& console) const;
+  // went wrong. Gives up on a disk that does not answer, as LogFiles does. `death`: the number, from 1, of a worker's
+  // death after which the job may go on. Its dumps get a folder of their own, which later dumps leave alone.
+  void dump(Console& console, std::size_t death = 0);
   bool writes_dumps() const { return !options_.dump_dir.empty(); }
 
  private:
@@ -40,7 +43,8 @@ class Recorders {
 
   const JobOptions& options_;
   const JobSpec& job_;
-  LogFiles* const logs_;
+  LogFiles* logs_;
+  std::unique_ptr<LogFiles> own_logs_;  // what `logs_` is from the first dump on, where it was nullptr
   SignalWatch& signals_;
   std::vector<File> files_;  // by local rank
 };
