@@ -34,7 +34,7 @@ void take(std::string_view bytes) {
     case 3: (void)launch::split_words(input); return;
     case 4: (void)launch::parse_stream_choice(input); return;
     case 5: (void)comm::parse_endpoint(input, "address"); return;
-    case 6: (void)parse_devices(input); return;
+    case 6: (void)site::parse_devices(input); return;
   }
 }
 

@@ -61,7 +61,7 @@ std::vector<std::string> seeds() {
   std::vector<std::string> all;
   for (const comm::StoreCall& call : std::vector<comm::StoreCall>{
            {.op = Op::kSet, .keys = {"a", "b"}, .values = {"1", "22"}},
-           {.op = Op::kGet, .keys = {"a"}, .deadline = deadline_after(std::chrono::seconds(1)), .unless = "end"},
+           {.op = Op::kGet, .keys = {"a"}, .deadline = Deadline::after(std::chrono::seconds(1)), .unless = "end"},
            {.op = Op::kAdd, .keys = {"counter"}, .amount = -3},
            {.op = Op::kCompareSet, .keys = {"a"}, .values = {"", "2"}},
            {.op = Op::kNumKeys}}) {
