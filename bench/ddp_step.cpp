@@ -183,6 +183,10 @@ int main(int argc, char** argv) {
   app.add_flag("--graph", options.graph, "on a GPU: the step as a CUDA graph");
   CLI11_PARSE(app, argc, argv);
 
+  if (options.one_pass && options.optimizer.rfind("shared-", 0) != 0) {
+    lockstep::bench::die("--one-pass",
+                         "it needs --optimizer shared-sgd or shared-adamw; others would step without a mean");
+  }
   const bool on_gpu = options.device == "cuda";
   if (on_gpu && !lockstep::load_cuda().loaded) lockstep::bench::die("--device cuda", "there is no GPU here");
   torch::set_num_threads(1);

@@ -16,7 +16,7 @@ namespace {
   torch::jit::Module net = torch::jit::load("net.pt");  // exported by Python
   const auto model = lockstep::as_module(net);          // the same tensors, under the same names
   lockstep::DistributedDataParallel ddp(net);           // wrappers and the Trainer take the model itself
-  torch::optim::Adam optimizer(model->parameters(), 1e-3);
+  torch::optim::Adam optimizer(ddp.parameters(), 1e-3);
   lockstep::ExponentialMovingAverage average(*model);
   checkpoint.add_model(*model);
 }
@@ -26,7 +26,7 @@ template <typename AnyLoader>
   torch::jit::Module net = torch::jit::load("net.pt");
   const auto model = lockstep::as_module(net);  // the same tensors, under the same names, as a torch::nn::Module
   lockstep::DistributedDataParallel ddp(net);   // the wrapper takes the model itself
-  torch::optim::Adam optimizer(model->parameters(), 1e-3);
+  torch::optim::Adam optimizer(ddp.parameters(), 1e-3);
   for (auto& [points, labels] : loader) {
     optimizer.zero_grad();
     const torch::IValue output = ddp->get_method("training_step")({points, labels});

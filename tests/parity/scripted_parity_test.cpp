@@ -1,5 +1,5 @@
 // Scripted and traced models of Python, trained from C++ and by PyTorch's DistributedDataParallel on the same data: the
-// same weights, and files that both sides read. About 12 s of a core, most of it PyTorch's.
+// same weights, and files that both sides read. About 41 s of a core, most of it PyTorch's.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <torch/script.h>

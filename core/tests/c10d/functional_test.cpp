@@ -1,9 +1,12 @@
 // Collectives with a gradient. The judge is autograd in one process: the sum of all ranks' losses, of the inputs of all
-// ranks. 2 s of a core.
+// ranks. 3 s of a core.
 #include "lockstep/c10d/functional.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+
+#include <limits>
+#include <string_view>
 
 #include "lockstep/c10d/distributed.h"
 #include "support/process_ranks.h"
@@ -54,7 +57,8 @@ void compare(const char* what, const std::function<Tensor(const Tensor&)>& here,
   const Tensor plain = input.detach().requires_grad_();
   loss_of(here(plain), rank).backward();  // without a graph, where the gradient may be written into
   EXPECT_TRUE(torch::allclose(plain.grad(), expected[mine])) << what << ", backward, rank " << rank;
-  EXPECT_FALSE(here(input.detach()).requires_grad()) << what;
+  // What is broadcast may require a gradient on the source alone, which the others cannot know.
+  EXPECT_EQ(here(input.detach()).requires_grad(), std::string_view(what) == "broadcast") << what;
 }
 
 Tensor sum_of(const Inputs& inputs) {
@@ -129,6 +133,73 @@ TEST_P(FunctionalMulti, SendsUnevenPartsBack) {
           return results;
         },
         rows);
+  });
+}
+
+// Only the source has an input that requires a gradient.
+TEST_P(FunctionalMulti, BroadcastsAGradientThatOtherRanksDoNotKnowOf) {
+  run_processes(GetParam(), [](int rank) {
+    const ProcessGroupGuard group;
+    const int src = get_world_size() - 1;
+    const Tensor input = seeded_of(rank, {2, 3}, 1).requires_grad_(rank == src);
+    loss_of(functional::broadcast(input, src), rank).backward();
+    EXPECT_EQ(input.grad().defined(), rank == src);
+    if (rank == src) {
+      Tensor expected = torch::zeros_like(input);
+      for (int r = 0; r < get_world_size(); ++r) expected += 2 * input.detach() * seeded_of(r, {2, 3}, 7);
+      EXPECT_TRUE(torch::allclose(input.grad(), expected));
+    }
+    const Tensor count = functional::broadcast(torch::full({1}, rank, torch::kLong), src);
+    EXPECT_EQ(count.item<std::int64_t>(), src);
+    EXPECT_FALSE(count.requires_grad());
+  });
+}
+
+// With create_graph the gradient of the other ranks is computed from the sum, and is zero whatever the sum is.
+TEST(FunctionalInfiniteMulti, GivesZerosToRanksThatAreNoSource) {
+  run_processes(2, [](int rank) {
+    const ProcessGroupGuard group;
+    const Tensor input = torch::ones({3}).requires_grad_();
+    const Tensor loss = (functional::broadcast(input, 0) * std::numeric_limits<float>::infinity()).sum();
+    const Tensor gradient = torch::autograd::grad({loss}, {input}, {}, true, /*create_graph=*/true)[0];
+    EXPECT_TRUE(rank == 0 ? gradient.isinf().all().item<bool>() : torch::equal(gradient, torch::zeros({3})));
+  });
+}
+
+// Ranks 1 and 3 of 4, with inputs and gradients that have holes.
+TEST(FunctionalGroupMulti, TakesStridedTensorsInAPartOfTheWorld) {
+  run_processes(4, [](int rank) {
+    const ProcessGroupGuard world;
+    const ProcessGroup group = new_group({1, 3});
+    if (rank % 2 == 0) return;
+    const std::int64_t me = rank / 2;
+    // The weights of a linear loss: the gradients of results.
+    const auto weights = [](int of, std::int64_t rows) { return seeded_of(of, {4, rows}, 7).t(); };
+    const auto check = [&](const char* what, std::int64_t rows, const Tensor& expected, const auto& function) {
+      const Tensor input = seeded_of(rank, {4, rows}, 1).t().requires_grad_();
+      const Tensor result = function(input);
+      (result.t() * seeded_of(rank, {4, result.size(0)}, 7)).sum().backward();
+      EXPECT_TRUE(torch::allclose(input.grad(), expected)) << what << ", rank " << rank;
+      return result.detach();
+    };
+    const auto input_of = [](int of, std::int64_t rows) { return seeded_of(of, {4, rows}, 1).t(); };
+    const auto part = [&](const Tensor& tensor) { return tensor.narrow(0, 3 * me, 3); };
+    const Tensor summed = check("all_reduce", 3, weights(1, 3) + weights(3, 3),
+                                [&](const Tensor& x) { return functional::all_reduce(x, {.group = group}); });
+    EXPECT_TRUE(torch::allclose(summed, input_of(1, 3) + input_of(3, 3)));
+    const Tensor sent = check("broadcast", 3, rank == 3 ? weights(1, 3) + weights(3, 3) : torch::zeros_like(summed),
+                              [&](const Tensor& x) { return functional::broadcast(x, 3, {.group = group}); });
+    EXPECT_TRUE(torch::equal(sent, input_of(3, 3)));
+    const Tensor all = check("all_gather", 3, part(weights(1, 6)) + part(weights(3, 6)),
+                             [&](const Tensor& x) { return functional::all_gather_into_tensor(x, {.group = group}); });
+    EXPECT_TRUE(torch::equal(all, torch::cat({input_of(1, 3), input_of(3, 3)})));
+    const Tensor scattered =
+        check("reduce_scatter", 6, torch::cat({weights(1, 3), weights(3, 3)}),
+              [&](const Tensor& x) { return functional::reduce_scatter_tensor(x, {.group = group}); });
+    EXPECT_TRUE(torch::allclose(scattered, part(input_of(1, 6)) + part(input_of(3, 6))));
+    const Tensor exchanged = check("all_to_all", 6, torch::cat({part(weights(1, 6)), part(weights(3, 6))}),
+                                   [&](const Tensor& x) { return functional::all_to_all_single(x, {.group = group}); });
+    EXPECT_TRUE(torch::equal(exchanged, torch::cat({part(input_of(1, 6)), part(input_of(3, 6))})));
   });
 }
 

@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include "lockstep/nn/mixed_precision.h"
+#include "nn/error_texts.h"
 
 namespace lockstep::test {
 namespace {
@@ -76,6 +77,24 @@ TEST(ActivationCheckpoint, TakesAndReturnsSeveralTensorsAndNests) {
   expect_same(gradients_of(loss(true), x, parameters), gradients_of(loss(false), x, parameters));
   const torch::NoGradGuard no_grad;
   EXPECT_FALSE(activation_checkpoint([&](const Tensor& value) { return line(value); }, x).requires_grad());
+}
+
+TEST(ActivationCheckpoint, RefusesBackwardPassesThatMissTheSegmentOrFillOtherGradients) {
+  torch::nn::Linear line(4, 4);
+  const Tensor x = torch::randn({3, 4}).requires_grad_();
+  const auto loss = [&] {
+    const auto inner = [&](const Tensor& value) { return torch::tanh(line(value)); };
+    return activation_checkpoint([inner](const Tensor& value) { return activation_checkpoint(inner, value); }, x).sum();
+  };
+  expect_in(error_of([&] { loss().backward({}, /*retain_graph=*/true, /*create_graph=*/true); }), {"create_graph"});
+  expect_in(error_of([&] { torch::autograd::grad({loss()}, {x}); }), {"single tensors", "without inputs"});
+  expect_in(error_of([&] { loss().backward({}, std::nullopt, false, std::vector<Tensor>{x}); }), {"single tensors"});
+  EXPECT_FALSE(line->weight.grad().defined());
+  expect_in(error_of([&] { activation_checkpoint([](const Tensor&, const Tensor& y) { return y; }, x, Tensor()); }),
+            {"input 1 of the segment is an undefined tensor"});
+  expect_in(error_of([&] { activation_checkpoint([](const Tensor&) { return Tensor(); }, x); }), {"output 0"});
+  loss().backward();
+  EXPECT_TRUE(line->weight.grad().defined());
 }
 
 }  // namespace

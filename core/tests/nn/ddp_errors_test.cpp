@@ -242,7 +242,9 @@ TEST(DdpErrorsMulti, NoForwardPassIsTakenForADroppedOne) {
         if (number == 0 && step == 1) kept = fake;
         d->forward(fake.detach()).sum().backward();
       }
-      if (number == 1) EXPECT_ANY_THROW(g.forward(torch::ones({2, 3})));  // and once more, with the right input
+      if (number == 1) {
+        EXPECT_ANY_THROW(g.forward(torch::ones({2, 3})));  // and once more, with the right input
+      }
       d->forward(g->forward(x)).sum().backward();
     }
   });
@@ -259,7 +261,9 @@ TEST(DdpErrorsMulti, AnEmptyBatchWithoutAGraphIsADroppedPass) {
     };
     DistributedDataParallel ddp(std::make_shared<Model>());
     for (int step = 0; step < 3; ++step) ddp(random_input({2, 4}, step)).sum().backward();
-    if (number == 1) EXPECT_FALSE(ddp(torch::ones({0, 4})).requires_grad());
+    if (number == 1) {
+      EXPECT_FALSE(ddp(torch::ones({0, 4})).requires_grad());
+    }
     expect_in(error_of([&] { ddp(random_input({2, 4}, 5)).sum().backward(); }), {"different steps"});
   });
 }

@@ -90,6 +90,8 @@ TEST_P(WithoutInputMulti, RefusesJoinsAndSynchronisedLayers) {
     torch::nn::Linear line(3, 3);
     DistributedDataParallel<torch::nn::Linear> joined(line);
     expect_in(error_of([&] { joined.join([&] { joined.pass_without_input(); }); }), {"inside join()"});
+    DistributedDataParallel<torch::nn::Linear> again(line);
+    expect_in(error_of([&] { again.pass_without_input(); }), {"parameter 'weight' is wrapped twice", "empty batch"});
   });
 }
 

@@ -8,12 +8,15 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <limits>
 
 #include "lockstep/c10d/collectives.h"
 #include "lockstep/nn/clip_grad.h"
 #include "lockstep/nn/comm_hook.h"
 #include "lockstep/nn/distributed_data_parallel.h"
 #include "lockstep/nn/fused_step.h"
+#include "lockstep/nn/grad_scaler.h"
 #include "lockstep/nn/shared_step.h"
 #include "nn/error_texts.h"
 #include "nn/sharded_parameters.h"
@@ -149,6 +152,108 @@ TEST_P(SharedStepAverageMulti, ClipsByTheNormOfTheMean) {
       if (max_norm > 1) expect_same_bits(mine, theirs, "not clipped");
       expect_equal_on_all_ranks(mine, "parameter");
     }
+  });
+}
+
+TEST(SharedStepAverageGroupMulti, TakesTheMeanOfAPartOfTheWorld) {
+  run_processes(3, [](int rank) {
+    const Rank world;
+    const ProcessGroup group = new_group({2, 0});
+    if (rank == 1) return;
+    const std::vector<Tensor> mine = parameters_to_average();
+    const std::vector<Tensor> theirs = parameters_to_average();
+    SharedStep<optim::SGD> ours(mine, optim::SGDOptions(0.1).momentum(0.9),
+                                {.process_group = group, .average_gradients = true});
+    optim::SGD plain(theirs, optim::SGDOptions(0.1).momentum(0.9));
+    for (int step = 0; step < 3; ++step) {
+      set_random_gradients(mine, 10 * step + rank);
+      set_random_gradients(theirs, 10 * step + rank);
+      for (const Tensor& one : theirs)
+        all_reduce(one.mutable_grad(), {.op = c10d::ReduceOp(c10d::ReduceOp::AVG), .group = group});
+      ours.step();
+      plain.step();
+      expect_same_bits(mine, theirs, fmt::format("step {}", step));
+    }
+  });
+}
+
+// Rank r has r + 1 inputs; ranks without inputs count as zero.
+TEST(SharedStepAverageJoinMulti, StepsAsThePlainOptimizer) {
+  run_processes(3, [](int rank) {
+    const Rank world;
+    const auto make = [] {
+      torch::manual_seed(1);
+      return std::make_shared<UnevenNet>();
+    };
+    const auto ours = make();
+    const auto theirs = make();
+    DistributedDataParallel our_ddp(ours);
+    DistributedDataParallel their_ddp(theirs);
+    our_ddp.register_comm_hook(make_noop_hook());
+    const auto options = optim::SGDOptions(0.1).momentum(0.9);
+    SharedStep<optim::SGD> shared(our_ddp.parameters(), options, {.fused = true, .average_gradients = true});
+    optim::SGD plain(their_ddp.parameters(), options);
+    const auto train = [rank](auto& ddp, optim::Optimizer& optimizer, const std::function<void()>& step) {
+      const auto loop = [&] {
+        for (int i = 0; i <= rank; ++i) {
+          optimizer.zero_grad();
+          ddp.forward(random_input({4, 33}, 10 * i + rank), rank == i).backward();
+          step();
+        }
+      };
+      ddp.join(loop, {.after_shadow_pass = step});
+    };
+    for (int part = 0; part < 2; ++part) {
+      train(our_ddp, shared, [&] { shared.step(); });
+      train(their_ddp, plain, [&] { fused_step(plain); });
+      expect_same_bits(ours->parameters(), theirs->parameters(), fmt::format("part {}", part));
+    }
+    EXPECT_EQ(shared.steps(), 6U);
+    const auto loop = [&] {
+      our_ddp.forward(random_input({4, 33}, rank), true).backward();
+      expect_in(error_of([&] { shared.step(); }), {"divide_by_initial_world_size = false", "average_gradients off"});
+    };
+    our_ddp.join(loop, {.divide_by_initial_world_size = false});
+  });
+}
+
+// The scale is a power of two, so that unscaling changes no digits.
+TEST_P(SharedStepAverageMulti, SkipsTheStepsOfGradScalerOnAllRanks) {
+  run_processes(GetParam(), [](int rank) {
+    const Rank world;
+    const auto make = [] { return std::vector<Tensor>{torch::ones({40003}).requires_grad_(), torch::ones({9, 7})}; };
+    const std::vector<Tensor> mine = make();
+    const std::vector<Tensor> theirs = make();
+    SharedStep<optim::Adam> ours(mine, optim::AdamOptions(0.1), {.average_gradients = true});
+    optim::Adam plain(theirs, optim::AdamOptions(0.1));
+    GradScaler our_scaler({.init_scale = 1024});
+    GradScaler their_scaler({.init_scale = 1024});
+    for (int step = 0; step < 4; ++step) {
+      for (const auto* all : {&mine, &theirs}) {
+        set_random_gradients(*all, 10 * step + rank);
+        if (step == 1 && rank == get_world_size() - 1) all->at(0).grad()[7] = std::numeric_limits<float>::infinity();
+      }
+      for (const Tensor& one : theirs) all_reduce(one.mutable_grad(), {.op = c10d::ReduceOp::AVG});
+      EXPECT_EQ(our_scaler.step(ours), step != 1);
+      EXPECT_EQ(their_scaler.step(plain), step != 1);
+      our_scaler.update();
+      their_scaler.update();
+      EXPECT_EQ(our_scaler.get_scale(), their_scaler.get_scale());
+      expect_same_bits(mine, theirs, fmt::format("step {}", step));
+    }
+  });
+}
+
+TEST(SharedStepAverageErrorsMulti, ClippingBeforeTheStepNamesMaxNorm) {
+  run_processes(2, [](int) {
+    const Rank world;
+    torch::nn::Linear line(3, 3);
+    set_random_gradients(line->parameters(), 1);
+    {
+      SharedStep<optim::SGD> averaging(line->parameters(), optim::SGDOptions(0.1), {.average_gradients = true});
+      expect_in(error_of([&] { clip_grad_norm_(*line, 1.0); }), {"'weight'", "SharedStepOptions::max_norm"});
+    }
+    EXPECT_GT(clip_grad_norm_(*line, 1.0), 0);
   });
 }
 

@@ -13,30 +13,40 @@
 // DistributedDataParallel this works as it is, because the wrapper talks in a group of its own. A gradient costs one
 // collective of the same size. The gradient of a gradient works too.
 //
-// Errors and blocking are those of collectives.h. c10::ValueError for a tensor that requires a gradient and an `op`
-// that has none here (MIN, MAX, PRODUCT, ...).
+// Errors and blocking are those of collectives.h; errors of a backward pass name the line of the forward call.
+// c10::ValueError for a tensor that requires a gradient and an `op` that has none here (MIN, MAX, PRODUCT, ...).
 #pragma once
 
 #include <torch/types.h>
 
+#include "lockstep/base/call_site.h"
 #include "lockstep/c10d/collectives.h"
 
 namespace lockstep::functional {
 
 // The sum (or mean, or premul_sum) over ranks. Its gradient is the same reduction of all ranks' gradients.
-torch::Tensor all_reduce(const torch::Tensor& input, const ReductionOptions& options = {});
+torch::Tensor all_reduce(const torch::Tensor& input, const ReductionOptions& options = {},
+                         CallSite site = CallSite::here());
 
 // [n, ...] on each rank: [ranks * n, ...], in the order of ranks. Its gradient is a reduce-scatter.
-torch::Tensor all_gather_into_tensor(const torch::Tensor& input, const CollectiveOptions& options = {});
+torch::Tensor all_gather_into_tensor(const torch::Tensor& input, const CollectiveOptions& options = {},
+                                     CallSite site = CallSite::here());
 
-// [ranks * n, ...] on each rank: this rank's part [n, ...] of the sum or mean. Its gradient is an all-gather.
-torch::Tensor reduce_scatter_tensor(const torch::Tensor& input, const ReductionOptions& options = {});
+// [ranks * n, ...] on each rank: this rank's part [n, ...] of the sum or mean. Its gradient is an all-gather;
+// premul_sum has none here.
+torch::Tensor reduce_scatter_tensor(const torch::Tensor& input, const ReductionOptions& options = {},
+                                    CallSite site = CallSite::here());
 
 // Part i of `input` goes to rank i; the result has a part of each rank. Its gradient goes the way back.
-torch::Tensor all_to_all_single(const torch::Tensor& input, const AllToAllSingleOptions& options = {});
+torch::Tensor all_to_all_single(const torch::Tensor& input, const AllToAllSingleOptions& options = {},
+                                CallSite site = CallSite::here());
 
 // Rank `src` of the world: its values, on every rank. `input` of another rank says shape, dtype and device, and gets a
-// gradient of zeros. The gradient on `src` is the sum of all ranks' gradients.
-torch::Tensor broadcast(const torch::Tensor& input, int src, const CollectiveOptions& options = {});
+// gradient of zeros if it requires one. The gradient on `src` is the sum of all ranks' gradients. Only `src` knows
+// whether its values require a gradient, so outside of a NoGradGuard the result requires one on every rank, and the
+// backward pass communicates: for values without gradients use lockstep::broadcast. With torch::autograd::grad() and
+// backward() with `inputs`, the inputs of all ranks must be among those asked for, or none of them.
+torch::Tensor broadcast(const torch::Tensor& input, int src, const CollectiveOptions& options = {},
+                        CallSite site = CallSite::here());
 
 }  // namespace lockstep::functional

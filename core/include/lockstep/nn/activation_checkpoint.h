@@ -9,9 +9,10 @@
 // of the first time. Parameters of the segment get their gradients, also if no input requires one. Without gradients
 // (NoGradGuard) the segment is just called.
 //
-// Works under DistributedDataParallel in every mode (docs/ddp.md), with segments inside segments. Not for a gradient of
-// a gradient, and not with torch::autograd::grad(), which asks for gradients of single tensors: use backward().
-// Batch normalisation in a segment updates its running statistics twice.
+// Works under DistributedDataParallel in every mode (docs/ddp.md), with segments inside segments. A backward pass with
+// create_graph throws, and so do torch::autograd::grad() and backward() with `inputs`: use backward() without them.
+// Batch normalisation in a segment updates its running statistics twice. While gradients are on, the result requires a
+// gradient, even if nothing in the segment does. All tensors must be defined, otherwise a c10::ValueError is thrown.
 #pragma once
 
 #include <torch/types.h>

@@ -3,7 +3,7 @@
 //   torch::jit::Module net = torch::jit::load("net.pt");       // exported by Python
 //   const auto model = lockstep::as_module(net);               // the same tensors, under the same names
 //   lockstep::DistributedDataParallel ddp(net);                // wrappers and the Trainer take the model itself
-//   torch::optim::Adam optimizer(model->parameters(), 1e-3);
+//   torch::optim::Adam optimizer(ddp.parameters(), 1e-3);
 //   lockstep::ExponentialMovingAverage average(*model);
 //   checkpoint.add_model(*model);
 //

@@ -4,9 +4,9 @@
 //   const double norm = lockstep::clip_grad_norm_(*net, 1.0);
 //   optimizer.step();
 //
-// After a backward pass under DistributedDataParallel every rank has the same gradients, so every rank finds the same
-// norm and clips alike: nothing is sent. Clip after the pass that sends, not in the passes under no_sync. Parameters
-// that DistributedDataParallel ignores count with this rank's gradient, so ranks may clip differently: leave them out.
+// After a backward pass under DistributedDataParallel every rank has the same gradients, so all ranks clip alike, and
+// nothing is sent. Clip after the pass that sends, not under no_sync. Leave parameters out that the wrapper ignores:
+// ranks may clip these differently. A parameter of a SharedStep with average_gradients is an error: use its max_norm.
 #pragma once
 
 #include <torch/nn/module.h>

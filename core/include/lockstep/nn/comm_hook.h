@@ -118,7 +118,7 @@ std::shared_ptr<CommHook> make_compress_hook(torch::Dtype dtype, const CompressO
 // bf16_compress_wrapper. Halves what `hook` sends; `hook` computes in `dtype` too.
 std::shared_ptr<CommHook> make_compress_wrapper(torch::Dtype dtype, std::shared_ptr<CommHook> hook);
 
-// Every rank keeps its own gradients: for measuring the cost of communication.
+// Every rank keeps its own gradients: where SharedStep takes the mean itself, and for measuring what sending costs.
 std::shared_ptr<CommHook> make_noop_hook();
 
 }  // namespace lockstep

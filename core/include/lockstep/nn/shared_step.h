@@ -10,10 +10,10 @@
 //
 // It is the optimizer itself (SGD, Adam, AdamW or Adagrad of LibTorch), with another step(). Options, groups with
 // options of their own, schedulers, zero_grad, add_param_group, state(), save() and load(), checkpoints and clipping
-// before step() work as usual. Every rank has the whole state in state(), so any rank saves it, and a plain optimizer
-// reads it. Results are those of the plain optimizer's step() with one thread, bit for bit, with any number of ranks
-// and threads, if each gradient has the strides of its parameter, as autograd makes it; with `fused`, those of
-// fused_step (lockstep/nn/fused_step.h).
+// before step() (not with average_gradients) work as usual. Every rank has the whole state in state(), so any rank
+// saves it, and a plain optimizer reads it. Results are those of the plain optimizer's step() with one thread, bit for
+// bit, with any number of ranks and threads, if each gradient has the strides of its parameter, as autograd makes it;
+// with `fused`, those of fused_step (lockstep/nn/fused_step.h).
 //
 // The values of rank 0 count at first. From then on a rank sees in its parameters what step() makes of them, and what
 // it writes there itself: a value that a rank writes (a moving average that it puts in, a weight that it clamps)
@@ -38,11 +38,14 @@
 // Sum and step in one pass (average_gradients): gradients then differ between ranks, and step() reads those of all
 // ranks where they are. A gradient that is not in memory of the group is copied first: DistributedDataParallel with
 // gradient_as_bucket_view has all of them there. The mean has the bits of an all-reduce, so parameters are those of the
-// plain way, bit for bit, with no_sync and uneven use of parameters too. There is no sample of gradients to compare: a
-// gradient that a rank has changed for itself counts as it is. clip_grad_norm_ and GradScaler look at gradients before
-// step(), so with this option they see those of one rank: use max_norm, and no GradScaler. gradient_norm() is the norm
-// of the mean before scaling; it does not depend on the number of ranks or threads. In a join, the mean is over all
-// ranks of the group (JoinOptions::divide_by_initial_world_size).
+// plain way, bit for bit (without max_norm), with no_sync and uneven use of parameters too. There is no sample of
+// gradients to compare: a gradient that a rank has changed for itself counts as it is. Clipping before step() would see
+// the gradients of one rank: use max_norm. lockstep::clip_grad_norm_ refuses these parameters; LibTorch's function of
+// that name cannot, and ranks then scale their gradients by different factors. gradient_norm() is the norm of the mean
+// before scaling; it does not depend on the number of ranks or threads. GradScaler works: if any rank finds an infinity
+// or a NaN in its own gradients, all ranks skip the step. It cannot see a mean that overflows although no rank's
+// gradient does: such a step is taken. In a join, the mean is over all ranks of the group; step() throws in a join with
+// divide_by_initial_world_size = false, unless that join throws at uneven inputs.
 //
 // If a rank dies inside step(), the others finish the step in its place: each element is either as before the step or
 // as after it, and what the dead rank had in hand is begun again from a copy. The others' step() throws the error of

@@ -8,6 +8,7 @@
 #include <memory>
 #include <utility>
 
+#include "join_of_thread.h"
 #include "lockstep/nn/replica.h"
 #include "module_state.h"
 #include "nn/batch_norm/synchronised_batch_norm.h"
@@ -65,6 +66,11 @@ void check_no_second_part(const torch::Tensor& all) {
 
 }  // namespace
 
+bool nn_detail::join_divides_by_active_ranks() {
+  const auto options = join_of_thread.lock();
+  return options && !options->divide_by_initial_world_size && !options->throw_on_early_termination;
+}
+
 std::vector<int> Replica::exchange_activity(bool active, bool continues_pass) {
   const CallScope scope(site_);
   const nn_detail::DeviceBackend backend(group_, device());
@@ -100,6 +106,10 @@ void Replica::pass_without_input() {
                       "leave out; call the model with an empty batch instead");
   }
   if (guards_.use_count() != 1 || world_size() == 1) return;  // passes send nothing
+  const std::string shared = reducer_->shared_parameter();
+  TORCH_CHECK_VALUE(shared.empty(), "pass_without_input: parameter '", shared,
+                    "' is wrapped twice, and this call takes part in the passes of one wrapper only; make both models "
+                    "parts of one module, or call the models with an empty batch");
   renew_view();
   const std::vector<torch::Tensor> reduced = reduced_parameters();
   if (!nn_detail::any_trained(reduced)) return;

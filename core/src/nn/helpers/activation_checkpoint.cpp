@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 #include <torch/autograd.h>
+#include <torch/csrc/autograd/engine.h>
 
 #include <algorithm>
 #include <memory>
@@ -116,15 +117,34 @@ class KeptSegment final : public torch::CustomClassHolder {
 };
 using KeptPtr = c10::intrusive_ptr<KeptSegment>;
 
+void check_defined(const variable_list& tensors, const char* what) {
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    TORCH_CHECK_VALUE(tensors[i].defined(), "activation_checkpoint: ", what, ' ', i,
+                      " of the segment is an undefined tensor; expected defined ones only: let the callable capture "
+                      "what says that one is missing, or return fewer tensors");
+  }
+}
+
 // Its first input stands for the parameters: the outputs require a gradient, also if no other input does.
 struct Checkpointed : torch::autograd::Function<Checkpointed> {
   static variable_list forward(torch::autograd::AutogradContext* context, const Tensor& /*parameters*/,
                                const at::TensorList& inputs, const KeptPtr& segment) {
     context->save_for_backward(inputs.vec());
     context->saved_data["segment"] = torch::IValue::make_capsule(segment);
-    return segment->call(inputs.vec());
+    variable_list outputs = segment->call(inputs.vec());
+    check_defined(outputs, "output");
+    return outputs;
   }
   static variable_list backward(torch::autograd::AutogradContext* context, variable_list& gradients) {
+    TORCH_CHECK(
+        !torch::GradMode::is_enabled(),
+        "activation_checkpoint: a backward pass with create_graph, whose graph would miss the segment; expected "
+        "one without it. Call the segment without activation_checkpoint where a gradient of a gradient is needed");
+    TORCH_CHECK(
+        torch::autograd::Engine::get_default_engine().is_checkpoint_valid(),
+        "activation_checkpoint: a backward pass for the gradients of single tensors (torch::autograd::grad(), or "
+        "backward() with inputs), in which the segment would add to the gradients of all its parameters; "
+        "expected backward() without inputs");
     const auto segment = c10::static_intrusive_pointer_cast<KeptSegment>(context->saved_data["segment"].toCapsule());
     variable_list inputs = context->get_saved_variables();
     for (Tensor& input : inputs) {
@@ -153,6 +173,7 @@ struct Checkpointed : torch::autograd::Function<Checkpointed> {
 
 variable_list run_checkpointed(SegmentCall segment, const variable_list& inputs) {
   if (!torch::GradMode::is_enabled()) return segment(inputs);
+  check_defined(inputs, "input");
   const auto kept = c10::make_intrusive<KeptSegment>(std::move(segment), devices_of(inputs));
   return Checkpointed::apply(torch::empty({0}).requires_grad_(), at::TensorList(inputs), kept);
 }

@@ -3,11 +3,18 @@
 #include <cmath>
 
 #include "nn/helpers/named_gradients.h"
+#include "nn/shared_step/rank_gradients.h"
 
 namespace lockstep {
 
 double clip_grad_norm_(const std::vector<NamedParameter>& parameters, double max_norm, const ClipGradOptions& options) {
   TORCH_CHECK_VALUE(max_norm >= 0, "clip_grad_norm_: max_norm must not be negative, got ", max_norm);
+  for (const NamedParameter& parameter : parameters) {
+    TORCH_CHECK_VALUE(!nn_detail::keeps_own_gradient(parameter.tensor), "clip_grad_norm_: the gradient of parameter '",
+                      parameter.name,
+                      "' is no mean yet, because a SharedStep with average_gradients takes the mean in its step(); set "
+                      "SharedStepOptions::max_norm, which clips the mean, and leave this call out");
+  }
   const torch::NoGradGuard no_grad;
   const std::vector<NamedParameter> gradients = nn_detail::gradient_values(parameters);
   const torch::Tensor norm = nn_detail::total_norm(gradients, options.norm_type);

@@ -1,11 +1,11 @@
 #include "own_step.h"
 
-#include <ATen/core/Generator.h>
 #include <torch/optim.h>
 
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <tuple>
 #include <type_traits>
 #include <vector>
 

@@ -1,7 +1,9 @@
 #include "rank_gradients.h"
 
 #include <span>
+#include <unordered_set>
 
+#include "lockstep/base/mutex.h"
 #include "lockstep/c10d/errors.h"
 #include "lockstep/c10d/process_group_lockstep.h"
 #include "lockstep/reduce/reduce.h"
@@ -21,7 +23,23 @@ comm::DataType type_with_mean(const SharedParameter& parameter) {
   }
 }
 
+struct AllOwnGradients {
+  Mutex mutex;
+  std::unordered_multiset<const void*> of LOCKSTEP_GUARDED_BY(mutex);  // by TensorImpl
+};
+
+AllOwnGradients& all_own_gradients() {
+  static AllOwnGradients& all = *new AllOwnGradients;  // optimizers may be static objects
+  return all;
+}
+
 }  // namespace
+
+bool keeps_own_gradient(const torch::Tensor& parameter) {
+  AllOwnGradients& all = all_own_gradients();
+  MutexLock lock(all.mutex);
+  return all.of.count(parameter.unsafeGetTensorImpl()) > 0;
+}
 
 RankGradients::RankGradients(const DeviceBackend& backend, const SharedParameters& parameters, std::byte* memory)
     : backend_(backend),
@@ -30,6 +48,16 @@ RankGradients::RankGradients(const DeviceBackend& backend, const SharedParameter
       copies_(parameters.size()),
       gradients_(parameters.size() * static_cast<std::size_t>(backend.world_size())) {
   for (std::size_t i = 0; i < parameters.size(); ++i) (void)type_with_mean(parameters[i]);
+  for (std::size_t i = 0; i < parameters.size(); ++i) listed_.push_back(parameters[i].tensor);
+  AllOwnGradients& all = all_own_gradients();
+  MutexLock lock(all.mutex);
+  for (const torch::Tensor& parameter : listed_) all.of.insert(parameter.unsafeGetTensorImpl());
+}
+
+RankGradients::~RankGradients() {
+  AllOwnGradients& all = all_own_gradients();
+  MutexLock lock(all.mutex);
+  for (const torch::Tensor& parameter : listed_) all.of.erase(all.of.find(parameter.unsafeGetTensorImpl()));
 }
 
 void RankGradients::publish(std::vector<torch::Tensor>& gradients) {

@@ -16,14 +16,21 @@
 
 namespace lockstep::nn_detail {
 
+// Whether a SharedStep takes the mean of this parameter's gradients itself, so that grad() is this rank's own gradient
+// up to the step. From any thread.
+bool keeps_own_gradient(const torch::Tensor& parameter);
+
 class RankGradients {
  public:
-  // Of the block.
+  // How much of the block this needs.
   static std::size_t bytes(int ranks, std::size_t parameters) {
     return static_cast<std::size_t>(ranks) * parameters * sizeof(std::uint64_t);
   }
   // `memory`: the same for all ranks. Throws for a parameter whose dtype has no mean.
   RankGradients(const DeviceBackend& backend, const SharedParameters& parameters, std::byte* memory);
+  ~RankGradients();
+  RankGradients(const RankGradients&) = delete;
+  RankGradients& operator=(const RankGradients&) = delete;
 
   // `gradients`: by parameter, flat; undefined: there is none. One that other ranks cannot read is replaced by a copy.
   void publish(std::vector<torch::Tensor>& gradients);
@@ -40,6 +47,7 @@ class RankGradients {
   const DeviceBackend& backend_;
   const SharedParameters& parameters_;
   std::uint64_t* const places_;              // in the arena of each rank
+  std::vector<torch::Tensor> listed_;        // for keeps_own_gradient
   std::vector<torch::Tensor> copies_;        // by parameter
   std::vector<const std::byte*> gradients_;  // of each parameter those of all ranks
 };

@@ -19,6 +19,7 @@
 #include "c10d/backend/group_errors.h"
 #include "c10d/world/engine_of.h"
 #include "c10d/world/own_group.h"
+#include "nn/ddp/join_of_thread.h"
 #include "nn/same_memory.h"
 #include "nn/same_on_all_ranks.h"
 #include "shared_stepper_impl.h"
@@ -212,6 +213,11 @@ SharedStepper::Impl::Facts SharedStepper::Impl::look() {
   try {
     TORCH_CHECK_VALUE(!c10::InferenceMode::is_enabled(),
                       "SharedStep: step() in inference mode; expected it outside of c10::InferenceMode");
+    TORCH_CHECK_VALUE(
+        !options_.average_gradients || !join_divides_by_active_ranks(),
+        "SharedStep: average_gradients in a join with divide_by_initial_world_size = false: step() takes "
+        "the mean over all ranks of the group, also over ranks without inputs. Leave the join's option on, "
+        "or average_gradients off");
     facts.new_parameters = !parameters_->are_current();
     const Groups& groups = optimizer_.param_groups();
     if (facts.new_parameters) hash.add_bytes(SharedParameters::lines(groups));

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <thread>
 #include <utility>
 
@@ -58,11 +57,12 @@ void SharedStepper::Impl::step() {
       if (backend_.rank() == 0) parameters_->put(facts.written);
       (void)meet({0});
     }
-    if (options_.max_norm > 0 && !broken_) measure_norm(facts.gradients);
+    if (options_.max_norm > 0 && !broken_) measure_squares(facts.gradients);
   }
   if (broken_ ? record_->abandon(number) : !record_->begin(number)) {
     end_broken(fmt::format("nothing has changed: parameters are whole, as after step {}", steps_));
   }
+  if (options_.max_norm > 0) take_norm();
   if (facts.written.any() || !facts.written.pages.empty()) parameters_->take(facts.written);
   gradients_ = std::move(facts.gradients);
   numbers_.clear();
@@ -205,6 +205,7 @@ bool SharedStepper::Impl::repair(std::uint64_t number) {
 
 void SharedStepper::Impl::repair_rank(int rank, std::uint64_t number) {
   const torch::NoGradGuard no_grad;
+  if (rank_gradients_) rank_gradients_->reach(gradients_);  // this rank's own part may have failed before it did
   std::vector<std::size_t> rest;
   for (std::size_t i = 0; i < tiles_.size(); ++i) {
     Tile& tile = tiles_[i];

@@ -74,8 +74,13 @@ class SharedStepper::Impl {
   std::optional<std::vector<std::vector<std::int64_t>>> meet(const std::vector<std::int64_t>& row);
   void step_own_tiles(std::uint64_t number);
   void step_tiles(const std::vector<std::size_t>& indices, std::uint64_t number, int place_of);
+  bool repair(std::uint64_t number);
+  void repair_rank(int rank, std::uint64_t number);
+  void show_step();
+  [[noreturn]] void end_broken(const std::string& state);
   // shared_tiles.cpp
-  void measure_norm(const std::vector<torch::Tensor>& gradients);
+  void measure_squares(const std::vector<torch::Tensor>& gradients);
+  void take_norm();
   torch::Tensor gradient_of(const Tile& tile) const;
   void step_tile(std::size_t index, std::uint64_t number, int place_of, int lane);
   void step_by_optimizer(Tile& tile);
@@ -93,11 +98,6 @@ class SharedStepper::Impl {
   void restore_part(const Tile& tile, const Part& part, std::byte* place) const;
   template <typename Copy>
   void for_each_tensor(const Tile& tile, const Part& part, std::byte* place, Copy copy) const;
-  // shared_stepper.cpp
-  bool repair(std::uint64_t number);
-  void repair_rank(int rank, std::uint64_t number);
-  void show_step();
-  [[noreturn]] void end_broken(const std::string& state);
 
   torch::optim::Optimizer& optimizer_;
   const Factory factory_;

@@ -1,5 +1,5 @@
 // How tiles are stepped.
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -157,10 +157,9 @@ torch::Tensor SharedStepper::Impl::gradient_of(const Tile& tile) const {
   return mean;
 }
 
-// The first pass over the gradients, where they are clipped: a sum for each tile, then a meeting, then the same norm on
-// every rank. Nothing has changed if the meeting fails.
-void SharedStepper::Impl::measure_norm(const std::vector<torch::Tensor>& gradients) {
-  constexpr double kEpsilon = 1e-6;  // of clip_grad_norm_
+// The first pass over the gradients, where they are clipped: a sum for each tile, then a meeting. Nothing has changed
+// if the meeting fails.
+void SharedStepper::Impl::measure_squares(const std::vector<torch::Tensor>& gradients) {
   const torch::NoGradGuard no_grad;
   std::exception_ptr failure;
   try {
@@ -182,13 +181,23 @@ void SharedStepper::Impl::measure_norm(const std::vector<torch::Tensor>& gradien
   } catch (const std::exception&) {
     failure = std::current_exception();
   }
-  // Where this meeting fails here, it may have succeeded on another rank, which begins the step: then all sums are
-  // there.
   const auto rows = meet({failure ? 1 : 0});
-  if (rows && std::any_of(rows->begin(), rows->end(), [](const auto& row) { return row.front() != 0; })) {
-    if (failure) std::rethrow_exception(failure);
-    TORCH_CHECK(false, "rank ", backend_.rank(), ": SharedStep: another rank could not read the gradients");
+  if (!rows) return;
+  std::vector<std::size_t> failed;
+  for (std::size_t rank = 0; rank < rows->size(); ++rank) {
+    if ((*rows)[rank].front() != 0) failed.push_back(rank);
   }
+  if (failed.empty()) return;
+  if (failure) std::rethrow_exception(failure);
+  TORCH_CHECK(false, fmt::format("rank {}: SharedStep: rank(s) {} could not read the gradients of all ranks; the error "
+                                 "there says why",
+                                 backend_.rank(), fmt::join(failed, ", ")));
+}
+
+// The same norm on every rank. Called when the step has begun: the meeting has then succeeded on some rank, if not
+// here, so all sums are there.
+void SharedStepper::Impl::take_norm() {
+  constexpr double kEpsilon = 1e-6;  // of clip_grad_norm_
   double sum = 0;
   for (std::size_t i = 0; i < tiles_.size(); ++i) sum += squares_[i];
   gradient_norm_ = std::sqrt(sum);
