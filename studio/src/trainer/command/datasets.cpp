@@ -63,7 +63,8 @@ void take_parts(TrainCommandData& data, const TrainCommandOptions& options,
                 const std::shared_ptr<const data::Dataset>& training,
                 const std::shared_ptr<const data::Dataset>& evaluation) {
   DataParts parts = with_key("data.validation_share", [&] {
-    return split_by_class(data.labels, data.classes, options.validation_share, options.seed);
+    return split_by_class(data.labels, data.classes, options.validation_share, options.seed,
+                          options.format == DataFormat::kFake ? "give a larger data.fake_size" : kMorePictures);
   });
   std::vector<std::int64_t> labels;
   labels.reserve(parts.training.size());
