@@ -183,6 +183,7 @@ void RunState::add_progress(checkpoint::Checkpoint& state) {
   state.set("evaluation_due", progress.evaluation_due ? 1 : 0);
   state.set("evaluated", progress.evaluated);
   if (!options_.classes.empty()) state.set(kClassesValue, text_of_classes(options_.classes));
+  state.set(kTrainedValue, text_of_trained(*model_, optimizer_));
 }
 
 bool RunState::resume(data::DataLoaderBase& loader) {
@@ -212,9 +213,20 @@ bool RunState::resume(data::DataLoaderBase& loader) {
 
 void RunState::check_classes(const checkpoint::Checkpoint& state) const {
   if (options_.classes.empty() || !state.has(kClassesValue)) return;
-  const std::string other = first_other_class({"in the checkpoint", state.get_text(kClassesValue)},
-                                              {"in this training", text_of_classes(options_.classes)});
+  const std::string other = first_other_name({"in the checkpoint", state.get_text(kClassesValue)},
+                                             {"in this training", text_of_classes(options_.classes)});
   if (!other.empty()) throw checkpoint::CheckpointError(ErrorCode::kMismatch, other);
+}
+
+// The optimizer would take the states of other parameters of the same shapes.
+void RunState::check_trained(const checkpoint::Checkpoint& state) const {
+  if (!state.has(kTrainedValue)) return;
+  const std::string other =
+      first_other_name({"in the checkpoint", state.get_text(kTrainedValue)},
+                       {"in this training", text_of_trained(*model_, optimizer_)}, "optimizer parameter");
+  if (other.empty()) return;
+  throw checkpoint::CheckpointError(
+      ErrorCode::kMismatch, other + "; train the same parameters (of lockstep train: with the same model.freeze)");
 }
 
 void RunState::restore(const checkpoint::Checkpoint& state, data::DataLoaderBase& loader) {
@@ -223,6 +235,7 @@ void RunState::restore(const checkpoint::Checkpoint& state, data::DataLoaderBase
   const auto given_options = options_of(optimizer_, options_.scheduler.get());
   const std::int64_t steps = steps_of(limited(loader.size(), options_));  // of a whole epoch
   state.restore_model(*model_);
+  check_trained(state);  // a model with other names is a better reason
   state.restore_optimizer(optimizer_);
   warn_of_options(options_of(optimizer_, options_.scheduler.get()), given_options);
   state.restore_generator();

@@ -68,6 +68,7 @@ class RunState {
   void write(const data::DataLoaderBase& loader, std::optional<double> metric);
   void add_progress(checkpoint::Checkpoint& state);
   void check_classes(const checkpoint::Checkpoint& state) const;
+  void check_trained(const checkpoint::Checkpoint& state) const;
   void restore(const checkpoint::Checkpoint& state, data::DataLoaderBase& loader);
   void restore_schedule(const checkpoint::Checkpoint& state, const std::vector<double>& first_rates,
                         std::int64_t position);

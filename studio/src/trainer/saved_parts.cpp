@@ -11,7 +11,7 @@ namespace lockstep::trainer_detail {
 namespace {
 
 // For a message: a name of a checkpoint may be long, and hold anything.
-std::string printable_class(const std::optional<std::string>& name) {
+std::string printable_name(const std::optional<std::string>& name) {
   constexpr std::size_t kMost = 80;
   if (!name) return "missing";
   return fmt::format("'{}{}'", printable(name->substr(0, kMost)), name->size() > kMost ? "..." : "");
@@ -39,7 +39,17 @@ std::string text_of_classes(const std::vector<std::string>& names) {
   return text;
 }
 
-std::string first_other_class(const NamedClasses& one, const NamedClasses& other) {
+std::string text_of_trained(const torch::nn::Module& model, const torch::optim::Optimizer& optimizer) {
+  std::map<const void*, std::string> names;
+  for (const auto& item : model.named_parameters()) names.emplace(item.value().unsafeGetTensorImpl(), item.key());
+  std::vector<std::string> trained;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const torch::Tensor& tensor : group.params()) trained.push_back(names[tensor.unsafeGetTensorImpl()]);
+  }
+  return text_of_classes(trained);
+}
+
+std::string first_other_name(const NamedLines& one, const NamedLines& other, const std::string& what) {
   std::istringstream one_lines(one.text);
   std::istringstream other_lines(other.text);
   const auto next = [](std::istringstream& lines) {
@@ -50,8 +60,8 @@ std::string first_other_class(const NamedClasses& one, const NamedClasses& other
     const std::optional<std::string> first = next(one_lines);
     const std::optional<std::string> second = next(other_lines);
     if (first != second) {
-      return fmt::format("class {} is {} {}, and {} {}", number, printable_class(first), one.where,
-                         printable_class(second), other.where);
+      return fmt::format("{} {} is {} {}, and {} {}", what, number, printable_name(first), one.where,
+                         printable_name(second), other.where);
     }
   }
   return "";

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
 
 #include <map>
 #include <string>
@@ -23,11 +24,17 @@ inline constexpr const char* kClassesValue = "classes";  // its name in a checkp
 // One name a line.
 std::string text_of_classes(const std::vector<std::string>& names);
 
-struct NamedClasses {
+inline constexpr const char* kTrainedValue = "trained";  // its name in a checkpoint
+
+// The names of the optimizer's parameters in the optimizer's order, one a line; empty for a parameter that is not the
+// model's. The optimizer's states of a checkpoint belong to parameters by their numbers in this order.
+std::string text_of_trained(const torch::nn::Module& model, const torch::optim::Optimizer& optimizer);
+
+struct NamedLines {
   std::string where;  // "in the checkpoint"
-  std::string text;   // text_of_classes()
+  std::string text;   // text_of_classes() or text_of_trained()
 };
-// Says which is the first class that differs; empty: none.
-std::string first_other_class(const NamedClasses& one, const NamedClasses& other);
+// Says which is the first name that differs; empty: none. `what`: whose names they are.
+std::string first_other_name(const NamedLines& one, const NamedLines& other, const std::string& what = "class");
 
 }  // namespace lockstep::trainer_detail

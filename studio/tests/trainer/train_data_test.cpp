@@ -92,7 +92,11 @@ TEST(TrainData, AShareTakesEachClassOnceAndNamesOneThatItWouldEmpty) {
   test::expect_in(error_of([&] {
                     split_by_class({0, 1, 1}, classes, 0.5, 0);
                   }),
-                  {"0.5 of class 'ant' with its 1 picture leaves the training without this class"});
+                  {"class 'ant' has 1 picture, which cannot be split: add pictures, take the class out, or give"});
+  test::expect_in(error_of([&] {
+                    split_by_class({0, 0, 1, 1}, classes, 0.9, 0);
+                  }),
+                  {"0.9 of class 'ant' with its 2 pictures leaves the training", "a share that rounds to 1 of them"});
 }
 
 TEST(TrainData, AWordIsSaidWhereClassesAreFarFromBalanced) {

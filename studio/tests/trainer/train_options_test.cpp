@@ -56,6 +56,15 @@ TEST_F(TrainOptions, NameEveryValueThatIsWrong) {
       {"trainer.device: expected auto, cpu, cuda or cuda:NUMBER, found 'nowhere'", "model.options are for"});
 }
 
+TEST_F(TrainOptions, RefuseNumbersThatCanOnlyBeMistakes) {
+  const std::string data = "data: {train: " + scratch_.path().native() + "}\n";
+  test::expect_in(error_of_config(data, {{"--fake-size", "9000000000000000000"}}), {"--fake-size: ", "2147483648"});
+  test::expect_in(error_of_config(data, {{"--fake-classes", "100000000000"}}), {"--fake-classes: ", "16777216"});
+  test::expect_in(error_of_config(data, {{"--image-size", "1000000000"}}), {"--image-size: ", "65536"});
+  test::expect_in(error_of_config(data, {{"--top-k", "2,5,2"}}), {"trainer.top_k: 2 is there twice"});
+  EXPECT_EQ(error_of_config(data, {{"--top-k", "1,5"}}), "");
+}
+
 TEST_F(TrainOptions, TakeTransformsWithSeveralArgumentsAsAnOption) {
   const std::string data = "data: {train: " + scratch_.path().native() + "}\n";
   EXPECT_EQ(error_of_config(data, {{"--transforms", "RandomCrop(32, padding=4),ToTensor"}}), "");

@@ -158,7 +158,28 @@ TEST_F(TrainPicturesMulti, FrozenLayersKeepTheirBits) {
     }
   }
   expect_error({"--weights", scratch_.path("start"), "--freeze", "features.0", "--resume"}, 1,
-               {"cannot resume", "optimizer"});
+               {"cannot resume: optimizer parameter 0 is 'features.2.", "'features.1.block.", "model.freeze"});
+  const std::string warning = "warning: model.freeze without model.weights: features.0 keep the random values";
+  expect_trained({"--dry-run", "--freeze", "features.0"}, {warning});
+}
+
+// On which a batch norm fails, after 32 x 32 pictures have become 1 x 1: found before the first step. A batch that
+// corrupt pictures leave with one is found when it comes.
+TEST_F(TrainPicturesMulti, SaysWhichBatchOfOnePictureCannotBeTrained) {
+  const auto resnet = [](std::vector<std::string> more) {
+    more.insert(more.end(), {"--model.name", "resnet18", "--small-images", "false", "--image-size", "32"});
+    return more;
+  };
+  const std::string text = "resnet18 cannot train on a batch of 1; choose another trainer.batch_size: Expected more";
+  expect_error(resnet({"--dry-run", "--batch-size", "34"}), 1,
+               {"trainer.batch_size: rank 0, epoch 1, batch 2: " + text});
+  expect_trained(resnet({"--dry-run", "--batch-size", "34", "--limit-batches", "1"}), {"steps       1 in an epoch"});
+  expect_trained({"--dry-run", "--batch-size", "34"}, {"steps       2 in an epoch"});
+  std::filesystem::create_directories(scratch_.path("two/ant"));
+  std::filesystem::copy(folder_ + "/ant/100.ppm", scratch_.path("two/ant/1.ppm"));
+  scratch_.write("two/bee/1.ppm", "no picture");
+  expect_error(resnet({"--train", scratch_.path("two"), "--validation-share", "0", "--on-corrupt", "skip"}), 1,
+               {"trainer.batch_size: rank 0, epoch 1, batch 1: " + text});
 }
 
 // Of torch.save, with the state dict as one of several entries; and in folders.

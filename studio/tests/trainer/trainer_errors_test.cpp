@@ -301,7 +301,7 @@ TEST(TrainerErrorsUnit, ShowNamesOfFilesCutAndWithoutControlCharacters) {
   const std::string error = message_of([&] { checkpoint::load_state_dict(*net, state); });
   expect_in(error, {"missing in the file: 0.weight", "unexpected in the file: " + shown});
   EXPECT_EQ(error.find('\x1b'), std::string::npos) << error;
-  EXPECT_EQ(trainer_detail::first_other_class({"in the checkpoint", name + "1\n"}, {"in this training", name + "2\n"}),
+  EXPECT_EQ(trainer_detail::first_other_name({"in the checkpoint", name + "1\n"}, {"in this training", name + "2\n"}),
             "class 0 is '" + shown + "' in the checkpoint, and '" + shown + "' in this training");
 }
 

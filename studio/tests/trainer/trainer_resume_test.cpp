@@ -315,6 +315,47 @@ TEST(TrainerUnit, ResumesOnlyTheClassesThatWereSaved) {
   EXPECT_EQ(train({}), 4);
 }
 
+// Two layers of equal shapes, of which one trains. Checkpoints from before the names are not checked.
+TEST(TrainerUnit, ResumesOnlyWithTheParametersThatWereTrained) {
+  const ScratchFolder folder;
+  const ProcessGroupGuard group;
+  const auto train = [&](const std::string& part, std::int64_t epochs) -> std::string {
+    Net net(torch::nn::Linear(6, 6), torch::nn::Linear(6, 6));
+    std::vector<torch::Tensor> trained;
+    for (auto& parameter : net->named_parameters()) {
+      parameter.value().set_requires_grad(parameter.key().starts_with(part));
+      if (parameter.value().requires_grad()) trained.push_back(parameter.value());
+    }
+    torch::optim::SGD optimizer(trained, torch::optim::SGDOptions(0.05).momentum(0.9));
+    data::DataLoader loader(Sines(8), {.batch_size = 4});
+    try {
+      Trainer trainer(net, optimizer, {.epochs = epochs, .checkpoint_dir = folder.path(), .resume = true});
+      return std::to_string(trainer
+                                .fit(loader,
+                                     [&](data::Example& batch) -> StepOutput {
+                                       const torch::Tensor scores = net->forward(batch.data);
+                                       return {torch::nn::functional::cross_entropy(scores, batch.target), scores};
+                                     })
+                                .steps);
+    } catch (const checkpoint::CheckpointError& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kMismatch);
+      return error.what();
+    }
+  };
+  EXPECT_EQ(train("0.", 1), "2");
+  expect_in(train("1.", 2),
+            {"cannot resume: optimizer parameter 0 is '0.weight' in the checkpoint, and '1.weight' in this training",
+             "model.freeze", "another folder"});
+  EXPECT_EQ(train("0.", 2), "4");
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
+    if (entry.path().extension() != ".ckpt") continue;
+    checkpoint::TensorFile file = checkpoint::read_tensor_file(entry.path());
+    EXPECT_EQ(file.metadata.erase("value.trained"), 1U);
+    checkpoint::write_tensor_file(entry.path(), file);
+  }
+  EXPECT_EQ(train("1.", 3), "6");
+}
+
 // 60 samples are five whole batches of three ranks, but the 44 that are left are three and a part of one.
 TEST(TrainerResumeMulti, TrainsTheLastPartOfABatchToo) {
   const SharedScratchFolder folder;

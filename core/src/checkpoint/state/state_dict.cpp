@@ -11,25 +11,12 @@
 #include "checkpoint/file/error_context.h"
 #include "checkpoint/file/file_kind.h"
 #include "checkpoint/file/tensor_rules.h"
+#include "checkpoint/state/wrappers.h"
 
 namespace lockstep::checkpoint {
 namespace {
 
-// Prefixes that DistributedDataParallel and torch.compile put in front of all names. A prefix of only some names is a
-// submodule of the model, and stays.
 constexpr std::array<std::string_view, 2> kWrappers = {"module.", "_orig_mod."};
-
-StateDict without_wrappers(StateDict state) {
-  while (!state.is_empty()) {
-    const auto wrapper = std::find_if(kWrappers.begin(), kWrappers.end(), [&](std::string_view prefix) {
-      return std::all_of(state.begin(), state.end(),
-                         [&](const auto& entry) { return entry.key().starts_with(prefix); });
-    });
-    if (wrapper == kWrappers.end()) break;
-    state = strip_prefix(state, *wrapper);
-  }
-  return state;
-}
 
 // Older state dicts lack the count of batches, which batch normalisation has since PyTorch 0.4.1. Then the module keeps
 // its count, as in Python.
@@ -113,6 +100,18 @@ bool fits(const torch::Tensor* saved, const torch::Tensor& target) {
 }
 
 }  // namespace
+
+StateDict without_wrappers(StateDict state) {
+  while (!state.is_empty()) {
+    const auto wrapper = std::find_if(kWrappers.begin(), kWrappers.end(), [&](std::string_view prefix) {
+      return std::all_of(state.begin(), state.end(),
+                         [&](const auto& entry) { return entry.key().starts_with(prefix); });
+    });
+    if (wrapper == kWrappers.end()) break;
+    state = strip_prefix(state, *wrapper);
+  }
+  return state;
+}
 
 StateDict state_dict(const torch::nn::Module& model) {
   StateDict state;

@@ -52,6 +52,7 @@ struct TrainCommand {
     if (pictures.test) try_test_sample(model, options, test_sample);
     check_top_k();
     if (!options.freeze.empty()) model.frozen = freeze(*model.model, options.freeze);
+    try_batch_of_one();
     model.model->to(device);
     model.class_weights = class_weights(options, pictures, model.num_classes);
     if (model.class_weights.defined()) model.class_weights = model.class_weights.to(device);
@@ -75,11 +76,28 @@ struct TrainCommand {
       // After the last batch `batches_left` is that of a whole pass, so this number is 0.
       const std::int64_t position = train.size() - train.batches_left();
       const std::int64_t number = position * get_world_size() + get_rank();
-      return forward(model, options, mixed(batch, options, model.num_classes, train.epoch(), number));
+      try {
+        return forward(model, options, mixed(batch, options, model.num_classes, train.epoch(), number));
+      } catch (const c10::Error& error) {
+        if (batch.data.size(0) != 1) throw;
+        const std::int64_t taken = position == 0 ? train.size() : position;
+        throw no_batch_of_one(options, train.epoch(), taken - 1, plain_text(error));
+      }
     }
     StepOutput output = forward(model, options, batch);
     if (worst) worst->add(batch, output.scores, test_batch() * test->batch_size());
     return output;
+  }
+  // With shares and batches that differ between the ranks of a machine, the training itself finds such a batch. So it
+  // does where corrupt pictures are left out. Synchronized batch norms have the values of all ranks.
+  void try_batch_of_one() {
+    if (get_world_size() > 1 && (options.batch_per_machine || options.sync_batch_norm)) return;
+    const std::int64_t samples = ceil_divide(pictures.train->size(), std::int64_t{get_world_size()});
+    const std::int64_t batches = batches_of(train);
+    const std::int64_t last = std::min(train.batch_size(), samples - (batches - 1) * train.batch_size());
+    if (batches == 0 || last != 1) return;
+    const std::string reason = why_not_alone(model, options, sample);
+    if (!reason.empty()) throw no_batch_of_one(options, 0, train.batch_size() == 1 ? 0 : batches - 1, reason);
   }
   std::vector<torch::Tensor> trained_parameters() const {
     std::vector<torch::Tensor> parameters = model.model->parameters();
@@ -179,7 +197,8 @@ int run(const TrainCommandOptions& options) {
   const CudaSupport cuda = find_cuda(options);
   const ProcessGroupGuard group;
   TrainCommand command(options, cuda);
-  for (const std::string& note : {command.model.weights_note, imbalance_note(options, command.pictures)}) {
+  for (const std::string& note :
+       {command.model.weights_note, freeze_note(options), imbalance_note(options, command.pictures)}) {
     if (note.empty() || get_rank() != 0) continue;
     std::printf("%s\n", note.c_str());
     std::fflush(stdout);

@@ -14,6 +14,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Larger numbers are mistakes. Each picture has a label of 8 bytes, and each class a name.
+constexpr double kMostFakePictures = 1LL << 31;
+constexpr double kMostFakeClasses = 1LL << 24;
+constexpr double kLongestSide = 1LL << 16;
+
 // The part of a folder that an evaluation judges.
 void declare_share(TrainCommandOptions& o, options::Table& table) {
   table.section("data", "Where the samples are")
@@ -73,7 +78,7 @@ void declare_structure(TrainCommandOptions& o, options::Table& table) {
       .key("image_size", o.image_size,
            "Side of a vision transformer's pictures, and of those of the default transforms. 0: 224, with small_images "
            "and CIFAR 32, MNIST 28")
-      .at_least(0);
+      .between(0, kLongestSide);
   model.key("patch_size", o.patch_size, "Side of a vision transformer's patches").at_least(1);
   model.key("sync_batch_norm", o.sync_batch_norm, "Batch statistics over all ranks");
 }
@@ -109,8 +114,8 @@ void declare_data(TrainCommandOptions& o, config::Schema& schema) {
            {{"none", ClassBalance::kNone}, {"weights", ClassBalance::kWeights}, {"sampling", ClassBalance::kSampling}},
            "For classes with far more pictures than others: the loss counts each class equally; or each class is drawn "
            "equally often");
-  data.key("fake_size", o.fake_size, "Of format fake: the number of pictures").at_least(1);
-  data.key("fake_classes", o.fake_classes, "Of format fake: the number of classes").at_least(1);
+  data.key("fake_size", o.fake_size, "Of format fake: the number of pictures").between(1, kMostFakePictures);
+  data.key("fake_classes", o.fake_classes, "Of format fake: the number of classes").between(1, kMostFakeClasses);
   declare_samples(o, schema);
   declare_pictures(o, schema);
 }
@@ -172,7 +177,8 @@ void declare_trainer(TrainCommandOptions& o, config::Schema& schema) {
       .at_least(0);
   trainer.key("cutmix_alpha", o.cutmix_alpha, "Of cutmix, in the training; 0: none").at_least(0);
   trainer
-      .key("top_k", o.top_k, "Evaluations tell the share of samples whose class is among the k best too, for these k")
+      .key("top_k", o.top_k,
+           "Evaluations tell the share of samples whose class is among the k best too, for these k. 1 is always told")
       .at_least(1);
   trainer.key("accumulation", o.accumulation, "Batches in a step of the optimizer").at_least(1);
   trainer.key("clip_grad_norm", o.clip_grad_norm, "The largest norm of all gradients; 0: no limit").at_least(0);
@@ -346,6 +352,9 @@ Status check(const TrainCommandOptions& o, const config::Schema& schema) {
   if (o.schedule == "one_cycle" && o.warmup > 0)
     text += "schedule.warmup is not for schedule.name: one_cycle, which begins with a warm-up of its own\n";
   text += lost_momentum(o, schema);
+  for (auto k = o.top_k.begin(); k != o.top_k.end(); ++k) {
+    if (std::find(o.top_k.begin(), k, *k) != k) text += fmt::format("trainer.top_k: {} is there twice\n", *k);
+  }
   if (o.ema_decay >= 1) text += "trainer.ema_decay: expected a number below 1\n";
   if (o.resume && !o.save) text += "checkpoint.resume needs checkpoint.save\n";
   return mistakes(std::move(text));

@@ -9,6 +9,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -75,8 +76,10 @@ struct DataParts {
   std::vector<std::int64_t> training;
   std::vector<std::int64_t> evaluation;
 };
+// `remedy`: for a class of one sample.
+inline constexpr const char* kMorePictures = "add pictures, take the class out, or give data.test";
 DataParts split_by_class(const std::vector<std::int64_t>& labels, const std::vector<std::string>& classes, double share,
-                         std::int64_t seed);
+                         std::int64_t seed, std::string_view remedy = kMorePictures);
 
 // Samples of each of `classes` classes.
 std::vector<std::int64_t> counts_of(const std::vector<std::int64_t>& labels, std::size_t classes);
@@ -126,6 +129,8 @@ struct TrainCommandModel {
 TrainCommandModel make_model(const TrainCommandOptions& options, const TrainCommandData& data,
                              const torch::Tensor& sample);
 
+// A line for people where what model.freeze names keeps random values; else empty.
+std::string freeze_note(const TrainCommandOptions& options);
 // Freezes what model.freeze names. Returns the modules among it.
 std::vector<std::shared_ptr<torch::nn::Module>> freeze(torch::nn::Module& model, const std::vector<std::string>& names);
 
@@ -139,6 +144,12 @@ StepOutput forward(TrainCommandModel& model, const TrainCommandOptions& options,
 
 // Throws when the model cannot take a sample of the evaluation: now, not after the first epoch.
 void try_test_sample(TrainCommandModel& model, const TrainCommandOptions& options, const torch::Tensor& sample);
+// Why the model cannot train on this sample alone, as a batch norm on one value for each channel; empty: it can. The
+// model's buffers stay.
+std::string why_not_alone(TrainCommandModel& model, const TrainCommandOptions& options, const torch::Tensor& sample);
+// The error of a batch of one sample. `epoch` and `batch` count from 0.
+std::runtime_error no_batch_of_one(const TrainCommandOptions& options, std::int64_t epoch, std::int64_t batch,
+                                   const std::string& reason);
 // Loads model.weights into the model of these classes. Returns what was left out, and why, or that the classes of the
 // checkpoint were others; empty: nothing.
 std::string load_weights(torch::nn::Module& model, const TrainCommandOptions& options,

@@ -23,7 +23,7 @@ std::int64_t index_in_pictures(const data::Dataset& dataset, std::int64_t index)
 }
 
 DataParts split_by_class(const std::vector<std::int64_t>& labels, const std::vector<std::string>& classes, double share,
-                         std::int64_t seed) {
+                         std::int64_t seed, std::string_view remedy) {
   std::vector<std::vector<std::int64_t>> samples(classes.size());
   for (std::size_t i = 0; i < labels.size(); ++i) {
     samples.at(static_cast<std::size_t>(labels[i])).push_back(static_cast<std::int64_t>(i));
@@ -33,12 +33,16 @@ DataParts split_by_class(const std::vector<std::int64_t>& labels, const std::vec
     const std::int64_t count = std::ssize(samples[c]);
     if (count == 0) continue;  // data.allow_empty
     const std::int64_t taken = std::llround(share * static_cast<double>(count));
+    if (count == 1) {
+      throw std::runtime_error(
+          fmt::format("class '{}' has 1 picture, which cannot be split: {}", printable(classes[c]), remedy));
+    }
     if (taken == 0 || taken == count) {
       throw std::runtime_error(
-          fmt::format("{} of class '{}' with its {} picture{} leaves the {} without this class; expected a share that "
-                      "rounds to 1 to {} of them",
-                      share, printable(classes[c]), count, count == 1 ? "" : "s",
-                      taken == 0 ? "evaluation" : "training", std::max<std::int64_t>(1, count - 1)));
+          fmt::format("{} of class '{}' with its {} pictures leaves the {} without this class; expected a share that "
+                      "rounds to {} of them",
+                      share, printable(classes[c]), count, taken == 0 ? "evaluation" : "training",
+                      count == 2 ? "1" : fmt::format("1 to {}", count - 1)));
     }
     const auto order = data::view::split(count, {static_cast<double>(taken), static_cast<double>(count - taken)},
                                          static_cast<std::uint64_t>(seed) + c);

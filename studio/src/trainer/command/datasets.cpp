@@ -63,7 +63,8 @@ void take_parts(TrainCommandData& data, const TrainCommandOptions& options,
                 const std::shared_ptr<const data::Dataset>& training,
                 const std::shared_ptr<const data::Dataset>& evaluation) {
   DataParts parts = with_key("data.validation_share", [&] {
-    return split_by_class(data.labels, data.classes, options.validation_share, options.seed);
+    return split_by_class(data.labels, data.classes, options.validation_share, options.seed,
+                          options.format == DataFormat::kFake ? "give a larger data.fake_size" : kMorePictures);
   });
   std::vector<std::int64_t> labels;
   labels.reserve(parts.training.size());
@@ -91,8 +92,8 @@ TrainCommandData open_pictures(const TrainCommandOptions& options, const Open& o
     throw std::runtime_error(
         fmt::format("data.test: {} has {} classes and data.train {} has {}; they must be the same ones: {}",
                     printable(options.test), test->classes().size(), printable(options.train), data.classes.size(),
-                    first_other_class({"in data.test", text_of_classes(test->classes())},
-                                      {"in data.train", text_of_classes(data.classes)})));
+                    first_other_name({"in data.test", text_of_classes(test->classes())},
+                                     {"in data.train", text_of_classes(data.classes)})));
   }
   data.test = test;
   return data;
@@ -162,7 +163,7 @@ TrainCommandData open_test_data(const TrainCommandOptions& options, const std::v
   const auto transforms = transforms_of(options.test_transforms);
   const auto take = [&](const auto& test, const std::vector<std::string>& found) {
     const std::string other =
-        first_other_class({"in the data", text_of_classes(found)}, {"in the model", text_of_classes(classes)});
+        first_other_name({"in the data", text_of_classes(found)}, {"in the model", text_of_classes(classes)});
     if (!other.empty()) throw std::runtime_error(fmt::format("{}: {}", printable(options.test), other));
     data.test = test;
     if (!in_parts) return;

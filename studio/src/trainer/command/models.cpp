@@ -8,6 +8,7 @@
 
 #include "base/printable.h"
 #include "c10d/backend/group_errors.h"
+#include "lockstep/c10d/process_groups.h"
 #include "lockstep/models/mnist_net.h"
 #include "lockstep/models/mobilenet_v3.h"
 #include "lockstep/models/resnet.h"
@@ -141,6 +142,30 @@ std::int64_t scores_of(TrainCommandModel& made, const TrainCommandOptions& optio
 
 void try_test_sample(TrainCommandModel& model, const TrainCommandOptions& options, const torch::Tensor& sample) {
   scores_of(model, options, sample, /*is_test=*/true);
+}
+
+std::string why_not_alone(TrainCommandModel& model, const TrainCommandOptions& options, const torch::Tensor& sample) {
+  const torch::NoGradGuard no_grad;
+  std::vector<torch::Tensor> before;
+  for (const torch::Tensor& buffer : model.model->buffers()) before.push_back(buffer.clone());
+  std::string reason;
+  model.model->train();
+  try {
+    forward(model, options, {sample.unsqueeze(0), torch::zeros({1}, torch::kLong)});
+  } catch (const std::exception& error) {
+    reason = plain_text(error);
+  }
+  const std::vector<torch::Tensor> after = model.model->buffers();
+  for (std::size_t i = 0; i < after.size(); ++i) torch::Tensor(after[i]).copy_(before.at(i));
+  return reason;
+}
+
+std::runtime_error no_batch_of_one(const TrainCommandOptions& options, std::int64_t epoch, std::int64_t batch,
+                                   const std::string& reason) {
+  return std::runtime_error(
+      fmt::format("trainer.batch_size: rank {}, epoch {}, batch {}: {} cannot train on a batch of 1; choose another "
+                  "trainer.batch_size: {}",
+                  get_rank(), epoch + 1, batch + 1, options.model, reason));
 }
 
 TrainCommandModel make_model(const TrainCommandOptions& options, const TrainCommandData& data,

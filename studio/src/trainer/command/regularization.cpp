@@ -38,6 +38,14 @@ std::vector<std::shared_ptr<torch::nn::Module>> freeze(torch::nn::Module& model,
   throw std::runtime_error("model.freeze: expected a part of the model, found all of it: nothing is left to train");
 }
 
+std::string freeze_note(const TrainCommandOptions& options) {
+  // A model of the user's own may have read weights itself.
+  if (options.freeze.empty() || !options.weights.empty() || options.resume || options.model == "custom") return "";
+  return fmt::format(
+      "warning: model.freeze without model.weights: {} keep the random values with which they begin, and learn nothing",
+      fmt::join(options.freeze, ", "));
+}
+
 data::Example mixed(const data::Example& batch, const TrainCommandOptions& options, std::int64_t num_classes,
                     std::int64_t epoch, std::int64_t number) {
   const bool mixes = options.mixup_alpha > 0;

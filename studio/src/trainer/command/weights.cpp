@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/printable.h"
+#include "checkpoint/state/wrappers.h"
 #include "lockstep/checkpoint/errors.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/tensor_file.h"
@@ -41,18 +43,26 @@ std::string saved_classes(const std::string& path) {
 }
 
 // The file in a folder: the newest of a folder of checkpoints, the model in the folder of a run. Folders that are one
-// state dict (of distributed checkpoints, with an index of files) stay.
+// state dict (of distributed checkpoints, with an index of files) stay. Throws for other folders.
 std::string file_of(const std::string& path) {
   namespace fs = std::filesystem;
   if (!fs::is_directory(path)) return path;
   std::string newest;
+  bool is_state = false;
   for (const auto& entry : fs::directory_iterator(path)) {
     const std::string name = entry.path().filename().native();
     if (name.starts_with("step-") && name.ends_with(".ckpt")) newest = std::max(newest, name);
+    is_state = is_state || name.ends_with(".metadata") || name.ends_with(".index.json");
   }
   if (!newest.empty()) return fs::path(path) / newest;
   const fs::path model = fs::path(path) / kModelName;
-  return fs::exists(model) ? model.native() : path;
+  if (fs::exists(model)) return model;
+  if (is_state) return path;
+  throw std::runtime_error(
+      fmt::format("{}: expected a file, or the folder of a run (with {}), of checkpoints (step-NUMBER.ckpt), of a "
+                  "distributed checkpoint (.metadata) or with an index of several files (NAME.index.json); this folder "
+                  "has none of these: name the file in it",
+                  printable(path), kModelName));
 }
 
 // The state dict in a file that may hold more. `entry`: model.weights_key; without it the only usual one there is,
@@ -76,7 +86,9 @@ checkpoint::StateDict read_entry(const std::string& path, std::string& entry) {
       }
     }
     if (found) return *std::move(found);
-    throw std::runtime_error(fmt::format("{}; the key model.weights_key names it", error.what()));
+    const std::string text = error.what();
+    if (text.find("Name the entry") == std::string::npos) throw;  // a list or a tensor has no entries
+    throw std::runtime_error(text + "; the key model.weights_key names it");
   }
 }
 
@@ -84,7 +96,7 @@ checkpoint::StateDict read_entry(const std::string& path, std::string& entry) {
 // evaluations have judged, so they take the place of the values that they are averages of.
 Weights read_weights(const std::string& path, std::string& entry, const torch::nn::Module& model) {
   const checkpoint::StateDict state = read_entry(path, entry);
-  if (!state.contains("generator.cpu")) return {state, saved_classes(path)};
+  if (!state.contains("generator.cpu")) return {checkpoint::without_wrappers(state), saved_classes(path)};
   Weights weights{checkpoint::strip_prefix(state, "model."), saved_classes(path)};
   std::map<std::string, torch::Tensor> averages;
   for (const auto& entry : checkpoint::strip_prefix(state, fmt::format("tensors.{}.", kAverages)))
@@ -147,8 +159,8 @@ std::string load_weights(torch::nn::Module& model, const TrainCommandOptions& op
   if (options.new_head) notes.emplace_back("all layers fit, so model.new_head leaves none out");
   // Often as meant, so not an error: only the layer that gives the scores has to learn.
   const std::string other = weights.classes.empty() ? ""
-                                                    : first_other_class({"in the checkpoint", weights.classes},
-                                                                        {"in this training", text_of_classes(classes)});
+                                                    : first_other_name({"in the checkpoint", weights.classes},
+                                                                       {"in this training", text_of_classes(classes)});
   if (!other.empty()) notes.push_back(other);
   return notes.empty() ? "" : fmt::format("model.weights: {}", fmt::join(notes, "; "));
 }
