@@ -63,17 +63,19 @@ void Recorders::dump(Console& console, std::size_t death) {
     LOCKSTEP_RETURN_IF_ERROR(first_error);
     return true;
   };
+  const auto time = std::max<std::chrono::milliseconds>(options_.grace, kLeastTime);
   if (logs_ == nullptr) {
-    auto started = LogFiles::start(options_.dump_dir, std::max<std::chrono::milliseconds>(options_.grace, kLeastTime));
+    // Its warning, which speaks of logs, would come after twice the time.
+    auto started = LogFiles::start(options_.dump_dir, 2 * time);
     if (!started.ok()) return console.say("lockstep: no dumps are written: " + started.status().message());
     own_logs_ = std::move(started).value();
     logs_ = own_logs_.get();
   }
-  const auto written = logs_->call(write, signals_.fd(), Deadline::after(logs_->patience()));
+  const auto written = logs_->call(write, signals_.fd(), Deadline::after(time));
   console.say(written.ok()
                   ? fmt::format("lockstep: what the ranks called last is in {}; `lockstep inspect {}` explains it",
                                 folder, folder)
-                  : "lockstep: " + written.status().message());
+                  : fmt::format("lockstep: dumps in {} are missing: {}", folder, written.status().message()));
 }
 
 bool takes_signal(pid_t pid, int signal_number) {
