@@ -115,7 +115,7 @@ void train(const std::string& folder, const std::string& newcomers) {
 }  // namespace
 
 int main(int argc, char** argv) try {
-  if (argc != 3) bench::die(argv[0], "expected a folder for reports and the newcomers' file");
+  if (argc != 3) bench::die(argv[0], "expected the newcomers' file (or none) and a folder for reports");
   train(argv[2], argv[1]);
 } catch (const std::exception& error) {
   lockstep::bench::die(argv[0], error.what());

@@ -79,14 +79,18 @@ ElasticTraining::Survey ElasticTraining::survey(bool lost) const {
   Survey all;
   struct Row {
     Survey::Rank rank;
-    bool lost, compares;
+    bool lost, compares, closed;
     std::int64_t generation;
   };
-  const Row mine{{done_, after_, steps_, last_, broken_at_, whole_, !started_}, lost, !compared_, generation_};
+  const std::int64_t place = newcomers_ != nullptr ? newcomers_->place : -1;
+  const bool closed = newcomers_ != nullptr && newcomers_->closed;
+  const Row mine{
+      {done_, after_, steps_, last_, broken_at_, place, whole_, !started_}, lost, !compared_, closed, generation_};
   for (const Row& row : all_gather_object(mine)) {
     all.ranks.push_back(row.rank);
     all.lost = all.lost || row.lost;
     all.compares = all.compares || row.compares;
+    all.closed = all.closed || row.closed;
     all.generation = std::max(all.generation, row.generation);
     const Survey::Rank& one = all.ranks.back();
     if (!one.whole || one.done <= all.furthest) continue;
@@ -109,6 +113,9 @@ void ElasticTraining::require_alike(const Survey& all) {
   } catch (const c10::ValueError&) {
     end_alike();
     throw;
+  } catch (const checkpoint::CheckpointError&) {  // from description(), on a rank whose optimizer has changed
+    end_alike();
+    throw;
   }
   compared_ = true;
 }
@@ -127,6 +134,11 @@ void ElasticTraining::require_same_start(const Survey& all) const {
 void ElasticTraining::require_whole(const Survey& all) const {
   if (all.source >= 0) return;
   end_alike();
+  if (std::all_of(all.ranks.begin(), all.ranks.end(), [](const auto& one) { return one.done < 0; })) {
+    throw BackendError(ErrorCode::kPeerFailed,
+                       "ElasticTraining: the ranks that had the state of the training have died before this newcomer "
+                       "got it: go on from a checkpoint");
+  }
   throw ArgumentError(ErrorCode::kUnsupported,
                       fmt::format("ElasticTraining: an error came while all ranks that are left were in update (step "
                                   "{}), or had changed parameters in gradients, so that no rank has a whole state: "

@@ -1,9 +1,11 @@
 // What an ElasticTraining consists of.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -30,12 +32,14 @@ struct ElasticTraining::Survey {
     std::int64_t steps = 0;  // of run()
     std::int64_t last = 0;   // after which it ends
     std::int64_t broken_at = -1;
+    std::int64_t place = -1;  // Newcomers::place
     bool whole = false;
     bool starts = false;  // it has been in no world of this training
   };
   std::vector<Rank> ranks;
   bool compares = false;        // a rank has not yet compared what must be the same on all
   std::int64_t generation = 0;  // how many worlds the ranks have been in, at most
+  bool closed = false;          // Newcomers::closed, on one rank at least
   bool lost = false;            // a rank has noticed that there are fewer, or that a newcomer did not come
   std::int64_t furthest = -1;   // of those that are whole
   int source = -1;              // the first of these
@@ -58,13 +62,26 @@ struct ElasticTraining::Newcomers {
     place = get_rank();
   }
 
+  // The places that no rank of the world has.
+  std::vector<std::int64_t> free_places() const {
+    std::vector<std::int64_t> free;
+    for (std::int64_t one = 0; one < full_size; ++one) {
+      if (std::find(taken.begin(), taken.end(), one) == taken.end()) free.push_back(one);
+    }
+    return free;
+  }
+
   elastic_detail::WaitingRoom room;
   bool of_launcher = false;          // `room` is in the launcher's store
-  std::optional<int> replaced = {};  // the rank for which the launcher has started this process
+  std::optional<int> replaced = {};  // the rank for which the launcher has started this process, if it has not joined
+  std::optional<int> untold = {};    // the same rank, while the launcher does not know that the process has joined
   std::int64_t full_size = 0;        // 0: not known yet
   std::int64_t place = 0;            // this rank's
-  bool are_joining = false;          // an error now may tell of a newcomer's death
-  bool store_failed = false;         // known to rank 0 alone
+  std::vector<std::int64_t> taken = {};  // the places of the ranks when the world was formed after a death
+  std::string description = {};          // ElasticTraining's, on rank 0, while ranks are missing; empty: to be made
+  bool closed = false;                   // before the first run(): the room is that of a training that is over
+  bool are_joining = false;              // an error now may tell of a newcomer's death
+  bool store_failed = false;             // known to rank 0 alone
   bool is_over = false;
   bool one_by_one = false;  // one of several was refused, and nobody knows which
 };

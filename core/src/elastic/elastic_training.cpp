@@ -148,8 +148,11 @@ void ElasticTraining::add_cursor(Cursor cursor) {
 
 void ElasticTraining::run(std::int64_t steps, const ElasticFunctions& functions) {
   TORCH_CHECK_VALUE(functions.gradients && functions.update, "ElasticTraining: run() needs gradients and update");
+  // All ranks have done them. A newcomer's program makes each call that the others have made before it came.
+  if (finished_ && steps <= done_) return;
+  finished_ = false;
   if (snapshot_->begun) put_back();  // an earlier run() ended in the middle of a step
-  if (!started_ && done_ >= 0) require_fresh_store();
+  if (!started_ && done_ >= 0) look_at_store();
   steps_ = last_ = steps;
   world_size_ = get_world_size();
   if (micro_batches_ == 0) micro_batches_ = world_size_;
@@ -166,10 +169,16 @@ void ElasticTraining::run(std::int64_t steps, const ElasticFunctions& functions)
   } catch (const std::exception& error) {
     note_changes();
     const ErrorCode code = error_code(error);
-    if (code == ErrorCode::kTimeout || code == ErrorCode::kAborted) end_for_newcomers();
+    if (newcomers_ != nullptr && (code == ErrorCode::kTimeout || code == ErrorCode::kAborted)) {
+      end_for_newcomers();
+      // At once: an exception that nobody catches ends the process without destructors.
+      ask_store([](elastic_detail::WaitingRoom& room) { room.close(); });
+    }
     throw;
   }
   end_for_newcomers();
+  tell_launcher();
+  finished_ = true;
 }
 
 // They are told when this is destroyed.
@@ -209,7 +218,9 @@ void ElasticTraining::begin_world() {
   }
   world_size_ = size;
   if (options_.rebuild) options_.rebuild();
-  if (newcomers_ != nullptr) newcomers_->are_joining = false;
+  if (newcomers_ == nullptr) return;
+  newcomers_->are_joining = false;
+  newcomers_->description.clear();
 }
 
 void ElasticTraining::take_step(const ElasticFunctions& functions) {
@@ -262,6 +273,7 @@ bool ElasticTraining::recover(const std::exception_ptr& why) {
     std::exception_ptr again = unless_a_rank_dies([&] { all = survey(lost); });
     if (again == nullptr) {
       require_whole(all);
+      note_places(all);
       if (!all.lost) refuse_repetition(all, why);
       again = unless_a_rank_dies([&] { admit(options_.newcomer_timeout); });
     }
@@ -275,6 +287,7 @@ void ElasticTraining::catch_up() {
   if (caught_up_) return;
   const std::int64_t done_before = done_;
   const Survey all = survey(/*lost=*/false);
+  require_fresh_store(all);
   require_alike(all);
   require_same_start(all);
   require_whole(all);

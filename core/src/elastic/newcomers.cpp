@@ -77,7 +77,7 @@ void ElasticTraining::find_room() {
   newcomers_ = std::make_unique<Newcomers>(options_.newcomers);
   newcomers_->of_launcher = of_launcher;
   if (!of_launcher) return;
-  const auto replaced = launch::replaced_rank();
+  const auto replaced = launch::awaited_rank();
   if (!replaced.ok()) throw_status(replaced.status(), "ElasticTraining");
   newcomers_->replaced = replaced.value();
 }
@@ -108,6 +108,19 @@ void ElasticTraining::ask_store(const std::function<void(elastic_detail::Waiting
   }
 }
 
+void ElasticTraining::note_places(const Survey& all) {
+  if (newcomers_ == nullptr) return;
+  newcomers_->taken.clear();
+  for (const Survey::Rank& one : all.ranks) newcomers_->taken.push_back(one.place);
+}
+
+// For how many free places the launcher has started a newcomer, or may still start one.
+std::size_t ElasticTraining::awaited(elastic_detail::WaitingRoom& room) const {
+  const std::vector<std::int64_t> free = newcomers_->free_places();
+  return static_cast<std::size_t>(std::count_if(
+      free.begin(), free.end(), [&](std::int64_t place) { return !room.nobody_comes(static_cast<int>(place)); }));
+}
+
 // Collective over the world. Those that wait, at most `most`, as they are at the end of the time, or as soon as there
 // are as many.
 std::vector<Waiting> ElasticTraining::find_newcomers(std::size_t most, Deadline until) {
@@ -116,11 +129,13 @@ std::vector<Waiting> ElasticTraining::find_newcomers(std::size_t most, Deadline 
     if (get_rank() == 0) {
       found.clear();
       ask_store([&](elastic_detail::WaitingRoom& room) {
-        for (Waiting& one : room.waiting(most, earlier(until, Deadline::after(kLookUpEvery)), description()))
+        if (newcomers_->description.empty()) newcomers_->description = description();
+        const Deadline look_up = earlier(until, Deadline::after(kLookUpEvery));
+        for (Waiting& one : room.waiting(most, look_up, newcomers_->description))
           found.emplace_back(one.number, std::move(one.handle), one.wish);
-        is_over = newcomers_->of_launcher && room.nobody_comes();
+        is_over = found.size() == most || until.expired() || (newcomers_->of_launcher && found.size() >= awaited(room));
       });
-      is_over = is_over || found.size() == most || until.expired() || newcomers_->store_failed;
+      is_over = is_over || newcomers_->store_failed;
     }
     auto told = std::pair(is_over, found);
     broadcast_object(told, 0);
@@ -174,26 +189,36 @@ Invitation ElasticTraining::invite(const std::vector<Waiting>& waiting) {
   return invitation;
 }
 
-// Before the first world of the training. The store of an earlier training sends newcomers away.
-void ElasticTraining::require_fresh_store() {
+// Before the first world of the training.
+void ElasticTraining::look_at_store() {
   if (newcomers_ == nullptr) return;
-  bool closed = false;
-  ask_store([&](elastic_detail::WaitingRoom& room) { closed = room.is_closed(); });
+  ask_store([&](elastic_detail::WaitingRoom& room) { newcomers_->closed = room.is_closed(); });
   if (newcomers_->replaced) {
     throw ArgumentError(ErrorCode::kInvalidArgument,
                         fmt::format("ElasticTraining: the launcher has started this process to take the place of rank "
                                     "{}: call join() before run(), and leave if it returns false",
                                     *newcomers_->replaced));
   }
-  if (!closed) return;
+}
+
+// The store of an earlier training sends newcomers away. On all ranks alike.
+void ElasticTraining::require_fresh_store(const Survey& all) {
+  if (newcomers_ == nullptr || !all.closed) return;
   if (newcomers_->of_launcher) {
     log::info("ElasticTraining: an earlier training of this job is over, so the launcher's newcomers do not join");
     newcomers_.reset();
     return;
   }
+  end_alike();
   throw ArgumentError(ErrorCode::kInvalidArgument,
                       "ElasticTraining: ElasticOptions::newcomers is the store of a training that is over: give each "
                       "training a store of its own, for example another file or a PrefixStore");
+}
+
+// That this newcomer has joined, if it has and the launcher does not know.
+void ElasticTraining::tell_launcher() {
+  if (newcomers_ == nullptr || !newcomers_->untold) return;
+  if (newcomers_->room.tell_joined(*newcomers_->untold)) newcomers_->untold.reset();
 }
 
 bool ElasticTraining::join() {
@@ -211,7 +236,8 @@ bool ElasticTraining::join() {
     whole_ = caught_up_ = false;
     try {
       reconfigure({.handles = invitation->handles, .uuid = invitation->uuid, .timeout = kMeetingTime});
-      if (newcomers_->replaced) newcomers_->room.tell_joined(*newcomers_->replaced);
+      newcomers_->untold = newcomers_->replaced;
+      tell_launcher();
       return true;
     } catch (const ArgumentError&) {
       if (invitation->newcomers == 1) throw;  // else it may be for another one: the next time each is invited alone

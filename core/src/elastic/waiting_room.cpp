@@ -152,14 +152,15 @@ bool WaitingRoom::is_closed() {
   return has(kOver);
 }
 
-bool WaitingRoom::nobody_comes() {
-  return has(launch::kNobodyComes);
+bool WaitingRoom::nobody_comes(int rank) {
+  return has(launch::nobody_comes_key(rank));
 }
 
-void WaitingRoom::tell_joined(int rank) {
+bool WaitingRoom::tell_joined(int rank) {
   const Status told = store_->set(launch::joined_key(rank), "1", soon());
   if (!told.ok())
     log::info("ElasticTraining: the launcher does not know that this process has joined: " + told.message());
+  return told.ok();
 }
 
 void WaitingRoom::close() {

@@ -36,8 +36,8 @@ class WaitingRoom {
   // For a newcomer: blocks until it is invited; nullopt: the training is over. `description`: what must be the same on
   // all members, a line each; `wish`: see Waiting. Throws ArgumentError if that of the others is another.
   std::optional<Invitation> wait(const std::string& handle, const std::string& description, std::int64_t wish);
-  // For the launcher, which has started this newcomer for `rank`. A launcher that cannot be reached is no error.
-  void tell_joined(int rank);
+  // For the launcher, which has started this newcomer for `rank`. A launcher that cannot be reached is no error: false.
+  bool tell_joined(int rank);
 
   // The first `most` that wait, also those that come until the deadline. Sends away those of another description.
   std::vector<Waiting> waiting(std::size_t most, Deadline deadline, const std::string& description);
@@ -47,8 +47,8 @@ class WaitingRoom {
   // The training is over.
   void close();
   bool is_closed();
-  // The launcher has not replaced a worker that has died.
-  bool nobody_comes();
+  // The launcher starts no newcomer for this rank of the start, which has ended.
+  bool nobody_comes(int rank);
 
  private:
   bool has(const std::string& key);

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <map>
@@ -128,6 +129,35 @@ TEST_F(LaunchedTrainingFault, WhenNoReplacementIsLeftTheOthersGoOn) {
   EXPECT_TRUE(says(end.err, "lockstep: the newcomer for rank 1 failed: signal SIGKILL (9)\n")) << end.err;
   EXPECT_TRUE(says(end.out, "[rank 2]: rank 2 has become 1 of 2\n")) << end.out;
   EXPECT_EQ(lives(1), 2);
+}
+
+// The launcher starts a newcomer for one of two that have died; and none where a worker ends with 0. The others would
+// wait for 60 s.
+TEST_F(LaunchedTrainingFault, NobodyWaitsForOneThatIsNotStarted) {
+  for (const Words& events :
+       {Words{"10:1:0:kill", "10:2:0:kill"}, Words{"10:1:0:kill", "12:2:0:kill"}, Words{"10:1:0:0"}}) {
+    const auto start = std::chrono::steady_clock::now();
+    const Finished end = run(4, {"--min-workers", "2", "--newcomers", "1"}, events);
+    EXPECT_EQ(end.exit_code, 0) << events[0] << end.err;
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(50)) << events[0];
+    EXPECT_TRUE(says(end.out, "has become 2 of 3\n")) << events[0] << end.out << end.err;
+  }
+}
+
+// The newcomer of the first one is an ordinary rank of the second one.
+TEST_F(LaunchedTrainingFault, ASecondTrainingHasAllRanks) {
+  EXPECT_EQ(run(3, {}, {"twice"}).exit_code, 0);
+  const std::string quiet = weights(0);
+  const Finished end = run(3, {"--min-workers", "3", "--newcomers", "1"}, {"twice", "10:1:0:kill"});
+  EXPECT_EQ(end.exit_code, 0) << end.err;
+  for (int rank = 0; rank < 3; ++rank) EXPECT_TRUE(weights(rank) == quiet && !quiet.empty()) << rank << end.err;
+}
+
+// It is alone at first, as rank 0.
+TEST_F(LaunchedTrainingFault, ANewcomersOwnErrorIsNamedByTheRankThatItReplaces) {
+  const Finished end = run(3, {"--min-workers", "3", "--newcomers", "1"}, {"10:2:0:kill", "join:2:1:throw"});
+  EXPECT_EQ(end.exit_code, 1) << end.err;
+  EXPECT_TRUE(says(end.err, "lockstep: the newcomer for rank 2 failed first: exit code 1\n")) << end.err;
 }
 
 // An error of the program, which ends the training on all ranks.

@@ -165,6 +165,9 @@ TEST(LogFolder, WhatIsNoFileIsNamedAndNotWaitedFor) {
     EXPECT_EQ(::write(open_log_file(file).value().get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
   }
   EXPECT_EQ(read_end_of_file(file, 5), "\nlast");
+  const std::size_t size = read_end_of_file(file, 1000).size();
+  EXPECT_EQ(read_end_of_file(file, 5, size - 2), "st");
+  EXPECT_EQ(read_end_of_file(file, 5, size + 1), "");
   EXPECT_TRUE(read_end_of_file(file, 100).starts_with("first\nlockstep: another run begins here, "));
 }
 

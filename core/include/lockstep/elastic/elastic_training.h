@@ -128,8 +128,8 @@ struct ElasticOptions {
   // can join.
   std::shared_ptr<comm::Store> newcomers = nullptr;
   // After a death the ranks that live wait as long for a newcomer, so that no step is made with fewer ranks. Without
-  // one they go on, and the newcomer joins at the end of a later step. -1: 60 s with the launcher's newcomers, which
-  // ends when the launcher starts none; else 0.
+  // one they go on, and the newcomer joins at the end of a later step. -1: 60 s with the launcher's newcomers, else 0.
+  // Nobody waits for the place of a worker in which the launcher starts no newcomer.
   std::chrono::milliseconds newcomer_timeout{-1};
 };
 
@@ -196,11 +196,13 @@ class ElasticTraining {
   // Trains until `steps` steps are done. Collective: all ranks give the same number. First all ranks compare seed,
   // min_ranks, micro_batches, whether newcomers may join, and what was added (names, shapes and dtypes of a model's
   // tensors, kind and numbers of parameters of an optimizer): a c10::ValueError on every rank names a difference.
-  // Returns when all ranks have done the steps. May be called again, after an error too: ranks that have done fewer
-  // steps first get the state of another. An exception that does not tell of a death (kPeerFailed, kUnavailable) leaves
-  // run() as it is, on the ranks that it concerns; so do kTimeout, and kAborted by abort_process_group(). If a group
-  // breaks twice in the same step and nobody has died, the second error leaves run() too. kPeerFailed: fewer than
-  // min_ranks are left. kUnsupported: no rank that is left has a whole state, because `update` has communicated.
+  // Returns when all ranks have done the steps. After that, a call for no more steps returns at once and does not
+  // communicate, so a newcomer's program may repeat the calls that the others made before. May be called again, after
+  // an error too: ranks that have done fewer steps first get the state of another. An exception that does not tell of a
+  // death (kPeerFailed, kUnavailable) leaves run() as it is, on the ranks that it concerns; so do kTimeout, and
+  // kAborted by abort_process_group(). If a group breaks twice in the same step and nobody has died, the second error
+  // leaves run() too. kPeerFailed: fewer than min_ranks are left. kUnsupported: no rank that is left has a whole state,
+  // because `update` has communicated.
   void run(std::int64_t steps, const ElasticFunctions& functions);
 
   // In after_step, on all ranks alike: run() returns when all ranks have finished this after_step, although fewer steps
@@ -236,7 +238,11 @@ class ElasticTraining {
   std::vector<elastic_detail::Waiting> find_newcomers(std::size_t most, Deadline until);
   bool admit(std::chrono::milliseconds timeout);
   elastic_detail::Invitation invite(const std::vector<elastic_detail::Waiting>& waiting);
-  void require_fresh_store();
+  void look_at_store();
+  void require_fresh_store(const Survey& all);
+  void tell_launcher();
+  void note_places(const Survey& all);
+  std::size_t awaited(elastic_detail::WaitingRoom& room) const;
   bool meet(const std::vector<std::string>& handles, std::int64_t uuid) const;
   Survey survey(bool lost) const;
   std::string description() const;
@@ -255,6 +261,7 @@ class ElasticTraining {
   std::vector<Cursor> cursors_;
   std::unique_ptr<FailedStep> snapshot_;
   std::unique_ptr<Newcomers> newcomers_;  // null: without
+  bool finished_ = false;                 // the last run() has returned: all ranks have done `done_` steps
   bool compared_ = false;                 // what must be the same on all ranks
   std::int64_t generation_ = 0;           // of the world: the same on all ranks, and never twice
   bool caught_up_ = true;                 // all ranks of the world have done the same steps

@@ -17,14 +17,19 @@ namespace lockstep::launch {
 // process is no newcomer of a launcher. kInvalidArgument: the variable is no number from 0.
 Result<std::optional<int>> replaced_rank(const Environment& environment = Environment::of_process());
 
+// replaced_rank() in a process that has not taken the dead worker's place yet; nullopt in one that has, for example in
+// its second training. Blocks as newcomers_store() does, with its errors, in a newcomer alone.
+Result<std::optional<int>> awaited_rank(const Environment& environment = Environment::of_process());
+
 // The part of the launcher's store in which newcomers wait; null: the launcher replaces nobody
 // (LOCKSTEP_MAX_NEWCOMERS is not set or 0). Each start of the job (--max-restarts) has a store of its own. Blocks
 // until the launcher answers, for 10 s at most. Errors are those of TcpStore::connect.
 Result<std::shared_ptr<comm::Store>> newcomers_store(const Environment& environment = Environment::of_process());
 
-// Keys in that part. The launcher writes the first one when it has not replaced a worker that has died: others need not
-// wait for a newcomer. A newcomer writes the second one when it has become a rank of the others' world.
-inline constexpr const char* kNobodyComes = "elastic/nobody_comes";
+// Keys in that part, by the rank at the start. The launcher writes the first one when a worker has ended and it starts
+// no newcomer in its place: nobody needs to wait for one. A newcomer writes the second one when it has become a rank of
+// the others' world.
+std::string nobody_comes_key(int rank);
 std::string joined_key(int rank);
 
 }  // namespace lockstep::launch

@@ -16,7 +16,8 @@
 
 namespace lockstep::launch {
 
-// For a worker: `rank` is about to fail, and no other rank has caused that. The first claim of an attempt counts. Does
+// For a worker: `rank` is about to fail, and no other rank has caused that. A newcomer claims it as the rank that it
+// replaces. The first claim of an attempt counts. Does
 // nothing if LOCKSTEP_STORE is not set (`lockstep run` or spawn set it). Blocks for at most a second. After an error
 // the launcher names the worker that exited first.
 Status claim_first_failure(int rank, const Environment& environment = Environment::of_process());
@@ -24,6 +25,9 @@ Status claim_first_failure(int rank, const Environment& environment = Environmen
 // For the launcher: the rank that claimed; nullopt: none did. `store` is "host:port". Each of its requests blocks for
 // at most a second.
 Result<std::optional<int>> first_failure(const std::string& store, const std::string& job_key);
+
+// For the launcher: nobody has claimed the failure if `rank` has. Blocks as above.
+Status forget_first_failure(int rank, const std::string& store, const std::string& job_key);
 
 inline constexpr std::chrono::seconds kLookAtEarlyEnds{2};
 

@@ -18,6 +18,7 @@ Result<std::string> random_socket_name(std::string_view prefix);
 
 // `name` is abstract (kept by the kernel only while the socket is open).
 Result<Fd> listen_unix(const std::string& name, int backlog);
+// kPeerFailed: nobody listens, as when the process has ended.
 Result<Fd> connect_unix(const std::string& name, Deadline deadline);
 // Does not wait: an invalid Fd when no connection is waiting.
 Result<Fd> accept_unix(int listener);

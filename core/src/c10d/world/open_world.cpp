@@ -7,6 +7,7 @@
 #include "c10d/backend/group_errors.h"
 #include "c10d/world/world_state.h"
 #include "lockstep/c10d/group_backend.h"
+#include "lockstep/launch/newcomer.h"
 #include "lockstep/store/hash_store.h"
 
 namespace lockstep {
@@ -36,6 +37,14 @@ launch::World world_among(const std::vector<comm::Member>& members, int rank) {
   return world;
 }
 
+// A newcomer of the launcher is alone at first, and takes the GPU of the worker that it replaces: the launcher replaces
+// workers of one machine only, where ranks and local ranks are the same.
+int number_of_device(const launch::World& place) {
+  if (place.world_size != 1) return place.local_rank;
+  const Result<std::optional<int>> replaced = launch::replaced_rank();
+  return replaced.ok() ? replaced.value().value_or(place.local_rank) : place.local_rank;
+}
+
 }  // namespace
 
 void open_world(const WorldPlan& plan, const comm::Rendezvous& met, std::optional<launch::World> place,
@@ -43,9 +52,10 @@ void open_world(const WorldPlan& plan, const comm::Rendezvous& met, std::optiona
   if (!place) place = world_among(met.members, met.rank);
   WorldState::Members members{met.rank, std::vector<int>(met.world_size), plan.name};
   std::iota(members.ranks.begin(), members.ranks.end(), 0);
-  BackendRequest request{met.store,         members.name,        met.rank,
-                         members.ranks,     met.members,         deadline.remaining_ms(),
-                         place->local_rank, plan.backend_options};
+  const int device_number = number_of_device(*place);
+  BackendRequest request{met.store,     members.name,        met.rank,
+                         members.ranks, met.members,         deadline.remaining_ms(),
+                         device_number, plan.backend_options};
   if (plan.communicator != nullptr && plan.communicator->mpi) {
     request.mpi_communicator = plan.communicator->mpi->handle;
   }
@@ -53,7 +63,7 @@ void open_world(const WorldPlan& plan, const comm::Rendezvous& met, std::optiona
   for (const DeviceBackend& one : made) one.backend->setTimeout(plan.timeout);
   WorldState::Facts facts{met.store, met.rank, met.world_size, *place, nullptr, plan.timeout, plan.backends};
   facts.members = std::make_shared<const std::vector<comm::Member>>(met.members);
-  facts.device = choose_device(plan.backends, place->local_rank);
+  facts.device = choose_device(plan.backends, device_number);
   facts.backend_options = plan.backend_options;
   facts.job_key = plan.job_key;
   facts.store_rank = plan.store_rank;

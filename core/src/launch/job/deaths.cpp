@@ -17,6 +17,8 @@ namespace {
 
 // The launcher itself serves the store.
 constexpr std::chrono::seconds kOwnStoreTime{1};
+// Workers that fail so soon after one another may have failed because of one another, whatever --grace.
+constexpr std::chrono::seconds kTogether{1};
 
 // The first of those that failed one soon after another: the others may have failed because of it.
 const Failure& cause_of_the_last(const std::vector<Failure>& deaths, std::chrono::nanoseconds soon) {
@@ -28,7 +30,7 @@ const Failure& cause_of_the_last(const std::vector<Failure>& deaths, std::chrono
 }  // namespace
 
 void WorkerGroup::survive(Workers& workers, const Exit& exit) {
-  see_who_has_joined();
+  static_cast<void>(see_who_has_joined());
   const bool was_newcomer = roster_->is_newcomer(exit.index);
   const bool is_death = exit.failed() && !(was_newcomer && roster_->newcomers_wait_in_vain());
   Roster::Then then = exit.failed() ? roster_->died(exit.index) : roster_->ended(exit.index);
@@ -38,10 +40,11 @@ void WorkerGroup::survive(Workers& workers, const Exit& exit) {
     if (look_at_.is_never()) look_at_ = Deadline::after(kLookAtEarlyEnds);
   }
   if (then == Roster::Then::kReplace) then = replace(workers, exit.index);
-  if (is_death && then == Roster::Then::kGoOn) tell_that_nobody_comes();
+  if (then == Roster::Then::kGoOn) tell_that_nobody_comes(exit.index);
+  if (was_newcomer && exit.failed() && then != Roster::Then::kTooFew) forget_claim(job_.first_rank + exit.index);
   const std::string what = what_follows(then);
   if (is_death) {
-    const Failure& failure = deaths_.back();
+    const Failure& failure = *last_death_;
     consoles_.err().say((failure.stderr_seen ? "" : "\n") + format_failure(failure, "failed") + "\n  " + what);
   } else if (then == Roster::Then::kTooFew) {
     consoles_.err().say("lockstep: " + what);
@@ -53,26 +56,37 @@ void WorkerGroup::survive(Workers& workers, const Exit& exit) {
   }
 }
 
-// Nobody needs them any more.
+// Ends the processes on standby: no worker is replaced any more.
 void WorkerGroup::end_reserves() {
   const Status ended = reserves_.end();
   if (!ended.ok()) consoles_.err().say("lockstep: " + ended.message());
 }
 
-void WorkerGroup::see_who_has_joined() {
+// Whether the store has answered for all newcomers.
+bool WorkerGroup::see_who_has_joined() {
+  bool is_known = true;
   for (int local_rank = 0; local_rank < options_.workers; ++local_rank) {
     if (!roster_->is_newcomer(local_rank) || newcomers_ == nullptr) continue;
     const std::vector<std::string> key{joined_key(job_.first_rank + local_rank)};
     const Result<bool> has_joined = newcomers_->check(key);
-    if (has_joined.ok() && has_joined.value()) roster_->joined(local_rank);
+    is_known = is_known && has_joined.ok();
+    if (!has_joined.ok() || !has_joined.value()) continue;
+    roster_->joined(local_rank);
+    // The job has survived this worker's death, which is no cause of what follows.
+    std::erase_if(deaths_, [&](const Failure& failure) { return failure.local_rank == local_rank; });
   }
+  return is_known;
 }
 
 void WorkerGroup::note_death(const Exit& exit, bool is_newcomer) {
-  Failure& failure = deaths_.emplace_back(make_failure(exit));
+  Failure failure = make_failure(exit);
   failure.is_newcomer = is_newcomer;
   note_tail(failure);
-  recorders_.dump(consoles_.err(), deaths_.size());
+  const auto later =
+      std::find_if(deaths_.begin(), deaths_.end(), [&](const Failure& other) { return other.exit.when > exit.when; });
+  deaths_.insert(later, failure);
+  last_death_ = std::move(failure);
+  recorders_.dump(consoles_.err(), ++number_of_deaths_);
 }
 
 Roster::Then WorkerGroup::replace(Workers& workers, int local_rank) {
@@ -110,22 +124,32 @@ std::string WorkerGroup::what_follows(Roster::Then then) const {
                      left == 1 ? "is" : "are", options_.min_workers);
 }
 
-// The others need not wait.
-void WorkerGroup::tell_that_nobody_comes() {
+// The other workers would wait for a newcomer in the place of this one, which has ended and is not replaced.
+void WorkerGroup::tell_that_nobody_comes(int local_rank) {
   if (options_.max_newcomers == 0) return;
+  const int rank = job_.first_rank + local_rank;
   Result<std::shared_ptr<comm::Store>> part = newcomers_;
   if (newcomers_ == nullptr) part = newcomers_part(job_.store, job_.job_key, kOwnStoreTime);
-  const Status told = part.ok() ? part.value()->set(kNobodyComes, "1") : part.status();
-  if (!told.ok()) log::info("the workers were not told that nobody takes the place of a dead one: " + told.message());
+  if (part.ok()) newcomers_ = part.value();
+  const Status told = part.ok() ? part.value()->set(nobody_comes_key(rank), "1") : part.status();
+  if (!told.ok())
+    log::info(
+        fmt::format("the workers were not told that nobody takes the place of rank {}: {}", rank, told.message()));
+}
+
+// A newcomer that has not joined cannot have caused a later failure of the others.
+void WorkerGroup::forget_claim(int rank) const {
+  const Status forgotten = forget_first_failure(rank, job_.store, job_.job_key);
+  if (!forgotten.ok()) log::info(fmt::format("the claim of rank {} stays: {}", rank, forgotten.message()));
 }
 
 void WorkerGroup::end_for_lack_of_workers(Workers& workers) {
-  result_.failure = cause_of_the_last(deaths_, std::max<std::chrono::nanoseconds>(options_.grace, kOwnStoreTime));
+  result_.failure = cause_of_the_last(deaths_, std::max<std::chrono::nanoseconds>(options_.grace, kTogether));
   tail_is_noted_ = true;
   const std::optional<int> first = claimed();
-  const auto dead = std::find_if(deaths_.begin(), deaths_.end(),
+  const auto dead = std::find_if(deaths_.rbegin(), deaths_.rend(),
                                  [&](const Failure& failure) { return first && failure.local_rank == *first; });
-  if (dead != deaths_.end()) result_.failure = *dead;
+  if (dead != deaths_.rend()) result_.failure = *dead;
   awaited_ = claimed_by_running();
   if (!awaited_) return stop_after_failure(workers);
   stop_at_ = Deadline::after(options_.grace);
@@ -133,6 +157,11 @@ void WorkerGroup::end_for_lack_of_workers(Workers& workers) {
 
 void WorkerGroup::end_newcomers(Workers& workers) {
   end_newcomers_at_ = Deadline::never();
+  if (!see_who_has_joined()) {  // one may be a rank that is still at work
+    end_newcomers_at_ = Deadline::after(std::max<std::chrono::milliseconds>(options_.grace, kOwnStoreTime));
+    return;
+  }
+  if (!roster_->newcomers_wait_in_vain()) return;
   log::info("newcomers wait for a place although no other worker is left; they are ended");
   for (int local_rank = 0; local_rank < options_.workers; ++local_rank) {
     if (roster_->is_newcomer(local_rank)) static_cast<void>(workers.signal(SIGKILL, local_rank));

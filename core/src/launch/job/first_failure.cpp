@@ -8,6 +8,7 @@
 #include <sstream>
 #include <utility>
 
+#include "lockstep/launch/newcomer.h"
 #include "lockstep/store/tcp_store.h"
 #include "store/membership/exchange_members.h"
 #include "store/membership/join_group.h"
@@ -37,7 +38,16 @@ Status claim_first_failure(int rank, const Environment& environment) {
   if (!store) return {};
   LOCKSTEP_ASSIGN_OR_RETURN(const auto client,
                             connect(*store, environment.get("LOCKSTEP_JOB_KEY").value_or(""), kClaimTimeout));
-  return client->compare_set(kKey, "", std::to_string(rank)).status();
+  // A newcomer is rank 0 of a world of its own at first.
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<int> replaced, replaced_rank(environment));
+  return client->compare_set(kKey, "", std::to_string(replaced.value_or(rank))).status();
+}
+
+Status forget_first_failure(int rank, const std::string& store, const std::string& job_key) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<int> first, first_failure(store, job_key));
+  if (first != rank) return {};
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto client, connect(store, job_key, kQueryTimeout));
+  return client->delete_key(std::string(kKey)).status();
 }
 
 Result<std::optional<int>> first_failure(const std::string& store, const std::string& job_key) {

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -42,7 +43,9 @@ Result<Relay::OpenFile> Relay::open_log(const JobOptions& options, const JobSpec
                                                   attempt = job.restart_count, rank, stream]() -> Result<OpenFile> {
     LOCKSTEP_ASSIGN_OR_RETURN(std::string path, make_log_path(folder, run_id, attempt, rank, stream));
     LOCKSTEP_ASSIGN_OR_RETURN(Fd fd, open_log_file(path));
-    return OpenFile{std::move(path), std::move(fd)};
+    struct stat info {};
+    const bool is_known = fstat(fd.get(), &info) == 0;
+    return OpenFile{std::move(path), std::move(fd), is_known ? static_cast<std::uint64_t>(info.st_size) : 0};
   };
   return logs_->call(open, signals_fd_, Deadline::never());
 }
@@ -70,7 +73,10 @@ Status Relay::connect_stream(const JobOptions& options, const JobSpec& job, int 
   if (to_file && !tee && !to_terminal) {
     fd = file.fd.get();
     workers_files_.push_back(std::move(file.fd));
-    if (is_err) source.path = file.path;
+    if (is_err) {
+      source.path = file.path;
+      source.begin = file.size;
+    }
     return {};
   }
   WorkerStream::Settings settings;
@@ -158,8 +164,9 @@ std::optional<std::vector<std::string>> Relay::stderr_tail(int local_rank) const
   const Source& source = stderr_.at(local_rank);
   if (source.tail != nullptr) return source.tail->lines();
   if (source.path.empty()) return std::nullopt;
-  const std::function<Result<std::string>()> read = [path = source.path]() -> Result<std::string> {
-    return read_end_of_file(path, Tail::kNeeded);
+  const std::function<Result<std::string>()> read = [path = source.path,
+                                                     begin = source.begin]() -> Result<std::string> {
+    return read_end_of_file(path, Tail::kNeeded, begin);
   };
   const Result<std::string> end = logs_->call(read, signals_fd_, Deadline::after(logs_->patience()));
   Tail tail;

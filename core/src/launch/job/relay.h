@@ -3,6 +3,7 @@
 
 #include <poll.h>
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -54,10 +55,12 @@ class Relay {
   struct Source {
     std::unique_ptr<Tail> tail;  // if the launcher reads stderr
     std::string path;            // if stderr goes to this file only
+    std::uint64_t begin = 0;     // where this worker's part of the file begins: after that of the worker it replaces
   };
   struct OpenFile {
     std::string path;
     Fd fd;
+    std::uint64_t size = 0;
   };
   Result<OpenFile> open_log(const JobOptions& options, const JobSpec& job, int rank, const char* stream);
   Status connect_stream(const JobOptions& options, const JobSpec& job, int local_rank, Streams stream,

@@ -20,7 +20,7 @@ class Roster {
     kReplace,  // start a newcomer with this number
     kTooFew,
   };
-  // With 0.
+  // The worker has ended with exit code 0.
   Then ended(int worker);
   Then died(int worker);
   // A newcomer has become a rank of the others' world: it has all that a worker of the start has.

@@ -77,13 +77,14 @@ class WorkerGroup {
   void take_exit(Workers& workers, const Exit& exit);
   // The same where the job may go on without a worker (deaths.cpp).
   void survive(Workers& workers, const Exit& exit);
-  void see_who_has_joined();
+  bool see_who_has_joined();
   void note_death(const Exit& exit, bool is_newcomer);
   // Starts a newcomer.
   Roster::Then replace(Workers& workers, int local_rank);
   Result<ProcessTree> start_newcomer(int local_rank);
   std::string what_follows(Roster::Then then) const;
-  void tell_that_nobody_comes();
+  void tell_that_nobody_comes(int local_rank);
+  void forget_claim(int rank) const;
   void end_for_lack_of_workers(Workers& workers);
   // Those that wait for a place in a world of which nobody is left.
   void end_newcomers(Workers& workers);
@@ -136,7 +137,9 @@ class WorkerGroup {
   std::string executable_;
   Fd null_fd_;
   std::optional<Roster> roster_;            // nullopt: every failure ends the group
-  std::vector<Failure> deaths_;             // in the order of time; with a roster
+  std::vector<Failure> deaths_;             // in the order of time; with a roster. Without those whose places are taken
+  std::size_t number_of_deaths_ = 0;        // those forgotten among them
+  std::optional<Failure> last_death_;       // the one that was noted last
   bool tail_is_noted_ = false;              // the failure's
   std::shared_ptr<comm::Store> newcomers_;  // their part of the store, once it was needed
   Deadline end_newcomers_at_ = Deadline::never();

@@ -95,11 +95,11 @@ Result<std::string> make_temporary_log_dir(const std::string& parent) {
   return path;
 }
 
-std::string read_end_of_file(const std::string& path, std::size_t bytes) {
+std::string read_end_of_file(const std::string& path, std::size_t bytes, std::uint64_t begin) {
   const auto file = RegularFile::open(path);
   if (!file.ok()) return {};
   const std::uint64_t size = file.value().size();
-  std::string text(std::min<std::uint64_t>(bytes, size), '\0');
+  std::string text(std::min<std::uint64_t>(bytes, size - std::min(begin, size)), '\0');
   const ssize_t got = pread(file.value().fd(), text.data(), text.size(), static_cast<off_t>(size - text.size()));
   text.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
   return text;

@@ -40,8 +40,8 @@ std::string temporary_folder();
 // A new folder in `parent`.
 Result<std::string> make_temporary_log_dir(const std::string& parent);
 
-// The last `bytes` of a file; empty if it cannot be read.
-std::string read_end_of_file(const std::string& path, std::size_t bytes);
+// The last `bytes` of a file, and nothing before `begin`; empty if it cannot be read.
+std::string read_end_of_file(const std::string& path, std::size_t bytes, std::uint64_t begin = 0);
 
 class LogFile;
 

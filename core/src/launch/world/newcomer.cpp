@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <utility>
+#include <vector>
 
 #include "base/number_text.h"
 #include "launch/world/newcomers_part.h"
@@ -30,6 +31,15 @@ Result<std::optional<int>> replaced_rank(const Environment& environment) {
   return whole_number(environment, "LOCKSTEP_NEWCOMER");
 }
 
+Result<std::optional<int>> awaited_rank(const Environment& environment) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<int> rank, replaced_rank(environment));
+  if (!rank) return rank;
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto store, newcomers_store(environment));
+  if (store == nullptr) return std::optional<int>();
+  LOCKSTEP_ASSIGN_OR_RETURN(const bool has_joined, store->check(std::vector<std::string>{joined_key(*rank)}));
+  return has_joined ? std::optional<int>() : rank;
+}
+
 Result<std::shared_ptr<comm::Store>> newcomers_store(const Environment& environment) {
   LOCKSTEP_ASSIGN_OR_RETURN(const auto most, whole_number(environment, "LOCKSTEP_MAX_NEWCOMERS"));
   const auto address = environment.get("LOCKSTEP_STORE");
@@ -45,6 +55,10 @@ Result<std::shared_ptr<comm::Store>> newcomers_part(const std::string& address, 
   options.request_timeout = timeout;
   LOCKSTEP_ASSIGN_OR_RETURN(auto store, comm::TcpStore::connect(std::move(options), Deadline::after(timeout)));
   return std::shared_ptr<comm::Store>(std::make_shared<comm::PrefixStore>("newcomers", std::move(store)));
+}
+
+std::string nobody_comes_key(int rank) {
+  return fmt::format("elastic/nobody_comes/{}", rank);
 }
 
 std::string joined_key(int rank) {

@@ -94,8 +94,11 @@ Result<Fd> connect_unix(const std::string& name, Deadline deadline) {
     setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
     if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), length) == 0) return fd;
     if (errno != EAGAIN && errno != EINTR) {
-      return Status::from_errno(
-          "cannot reach a process of this machine (Unix socket; is it in another network namespace?)", errno);
+      const bool is_refused = errno == ECONNREFUSED;
+      Status why = Status::from_errno(
+          "cannot reach a process of this machine (Unix socket; has it ended, or is it in another network namespace?)",
+          errno);
+      return is_refused ? Status(ErrorCode::kPeerFailed, why.message()) : why;
     }
     if (deadline.expired())
       return Status(ErrorCode::kTimeout,

@@ -4,7 +4,7 @@
 // An event is WHERE:RANK:LIFE:WHAT. WHERE: the number of a step; `start`: before the world is made; `join`: before a
 // newcomer joins; `end`: after the training; `left`: after the world is left. LIFE 0 is the worker of the start, 1 the
 // first newcomer for this rank, and so on. WHAT: `kill`, `stop` (frozen), `throw`, an exit code; `time` writes the
-// time, as `kill` does.
+// time, as `kill` does. The event `twice`: two trainings, one after the other, in the same world.
 #include <fcntl.h>
 #include <torch/torch.h>
 #include <unistd.h>
@@ -63,6 +63,7 @@ struct Events {
   std::vector<std::string> all;
   std::string mine;  // ":RANK:LIFE:"
 
+  bool are(const std::string& event) const { return std::find(all.begin(), all.end(), event) != all.end(); }
   void happen(const std::string& where) const {
     for (const std::string& event : all) {
       if (event.rfind(where + mine, 0) != 0) continue;
@@ -84,11 +85,8 @@ lockstep::data::TensorDataset make_samples() {
   return {x, x.sum(1, true) + torch::randn({96, 3})};
 }
 
-int train(const std::string& folder, std::chrono::seconds timeout, const Events& events, int rank) {
-  events.happen("start");
-  const lockstep::ProcessGroupGuard world("", {.timeout = timeout, .enable_reconfigure = true});
-  torch::manual_seed(5);
-  Net net;
+// False: the process was a newcomer that was not needed.
+bool train_once(Net& net, const Events& events) {
   torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
   lockstep::MicroBatchLoader loader(make_samples(), {.batch_size = 4, .shuffle = true, .drop_last = true});
   std::optional<lockstep::DistributedDataParallel<Net>> ddp;
@@ -97,7 +95,7 @@ int train(const std::string& folder, std::chrono::seconds timeout, const Events&
   training.add_optimizer(optimizer);
   training.add_loader(loader);
   events.happen("join");
-  if (!training.join()) return 0;
+  if (!training.join()) return false;
   training.run(kSteps, {.gradients =
                             [&](lockstep::ElasticStep& step) {
                               step.backward(*ddp, [&](const lockstep::MicroBatch& micro_batch) {
@@ -107,6 +105,16 @@ int train(const std::string& folder, std::chrono::seconds timeout, const Events&
                               events.happen(std::to_string(step.number()));
                             },
                         .update = [&](std::int64_t) { optimizer.step(); }});
+  return true;
+}
+
+int train(const std::string& folder, std::chrono::seconds timeout, const Events& events, int rank) {
+  events.happen("start");
+  const lockstep::ProcessGroupGuard world("", {.timeout = timeout, .enable_reconfigure = true});
+  torch::manual_seed(5);
+  Net net;
+  if (!train_once(net, events)) return 0;
+  if (events.are("twice") && !train_once(net, {})) return 3;
   events.happen("end");
   std::cout << "rank " << rank << " has become " << lockstep::get_rank() << " of " << lockstep::get_world_size()
             << std::endl;
