@@ -167,7 +167,7 @@ TEST_F(TrainPicturesMulti, FrozenLayersKeepTheirBits) {
 // corrupt pictures leave with one is found when it comes.
 TEST_F(TrainPicturesMulti, SaysWhichBatchOfOnePictureCannotBeTrained) {
   const auto resnet = [](std::vector<std::string> more) {
-    more.insert(more.end(), {"--model.name", "resnet18", "--small-images", "false", "--image-size", "32"});
+    more.insert(more.end(), {"--model.name", "resnet18", "--small-images=false", "--image-size", "32"});
     return more;
   };
   const std::string text = "resnet18 cannot train on a batch of 1; choose another trainer.batch_size: Expected more";
