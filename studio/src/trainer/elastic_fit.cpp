@@ -5,8 +5,10 @@
 #include <utility>
 
 #include "base/arithmetic.h"
+#include "lockstep/c10d/errors.h"
 #include "lockstep/c10d/objects.h"
 #include "lockstep/c10d/process_groups.h"
+#include "lockstep/launch/newcomer.h"
 #include "nn/all_ranks.h"
 
 namespace lockstep {
@@ -21,8 +23,8 @@ using EvaluationFields =
 using ResultFields = std::tuple<TrainingEnd, double, std::optional<EvaluationFields>, std::optional<double>>;
 using StepFields = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, double, double,
                               double, bool, double>;
-using MomentFields =
-    std::tuple<trainer_detail::Progress, std::int64_t, std::int64_t, std::int64_t, int, StepFields, ResultFields>;
+using MomentFields = std::tuple<trainer_detail::Progress, std::int64_t, std::int64_t, std::int64_t, int, std::int64_t,
+                                StepFields, ResultFields>;
 
 MomentFields fields_of(const Moment& m) {
   const StepReport& s = m.step;
@@ -35,6 +37,7 @@ MomentFields fields_of(const Moment& m) {
           m.batch,
           m.samples,
           m.asked,
+          m.skipped,
           StepFields(s.epoch, s.step, s.batch, s.batches, s.samples, loss, s.learning_rate, s.gradient_norm, s.skipped,
                      s.seconds),
           ResultFields(m.result.end, m.result.loss, std::move(evaluation), m.result.best_metric)};
@@ -44,7 +47,7 @@ Moment moment_of(MomentFields fields) {
   Moment m;
   StepFields step;
   ResultFields result;
-  std::tie(m.progress, m.batches, m.batch, m.samples, m.asked, step, result) = std::move(fields);
+  std::tie(m.progress, m.batches, m.batch, m.samples, m.asked, m.skipped, step, result) = std::move(fields);
   StepReport& s = m.step;
   double loss = 0;
   std::tie(s.epoch, s.step, s.batch, s.batches, s.samples, loss, s.learning_rate, s.gradient_norm, s.skipped,
@@ -82,9 +85,18 @@ ElasticOptions with_seed(ElasticOptions options, std::uint64_t seed, std::int64_
 
 namespace trainer_detail {
 
+bool awaited_by_launcher(const TrainerOptions& options) {
+  if (!options.elastic || options.elastic->newcomers != nullptr) return false;
+  const auto rank = launch::awaited_rank();
+  if (!rank.ok()) throw_status(rank.status(), "Trainer");
+  return rank.value().has_value();
+}
+
 void check_elastic(const TrainerOptions& options) {
-  TORCH_CHECK_VALUE(!options.newcomer || (options.elastic && options.elastic->newcomers != nullptr),
-                    "Trainer: newcomer needs elastic, with the store of the newcomers");
+  const bool has_store = options.elastic && (options.elastic->newcomers != nullptr || awaited_by_launcher(options));
+  TORCH_CHECK_VALUE(!options.newcomer || has_store,
+                    "Trainer: newcomer needs elastic, with the store of the newcomers; a process that the launcher has "
+                    "started as a newcomer needs elastic alone");
   if (!options.elastic) return;
   const ElasticOptions& elastic = *options.elastic;
   TORCH_CHECK_VALUE(!elastic.rebuild && elastic.micro_batches == 0 && !elastic.seed && elastic.first_step == 0,
@@ -126,6 +138,7 @@ void Trainer::Loop::Elastic::add_states() {
 
 void Trainer::Loop::Elastic::save_moments(checkpoint::Checkpoint& state) const {
   state.add_tensors("moments", {{"now", as_bytes(now_)}, {"before", as_bytes(before_)}});
+  state.set("folder_is_own", loop_.state_.folder_is_own() ? 1 : 0);
   if (auto& averages = loop_.step_.averages(); averages && averages->updates() > 0) {
     state.add_tensors("averages", averages->tensors());
     state.set("updates", averages->updates());
@@ -139,6 +152,7 @@ void Trainer::Loop::Elastic::load_moments(const checkpoint::Checkpoint& state) {
   const auto moments = state.get_tensors("moments");
   before_ = from_bytes(moments.at("before"));
   restore(from_bytes(moments.at("now")));
+  loop_.state_.set_folder_is_own(state.get_int("folder_is_own") != 0);
   if (auto& averages = loop_.step_.averages(); averages && state.has("updates"))
     averages->load(state.get_tensors("averages"), state.get_int("updates"));
   if (auto& scaler = loop_.step_.scaler()) {
@@ -162,8 +176,7 @@ TrainingResult Trainer::Loop::Elastic::fit() {
     return none;
   }
   if (!options_.newcomer) {
-    if (const auto over = loop_.end_after_epoch(train_, evaluation_, now_.result))
-      return loop_.finish(*over, std::move(now_.result));
+    if (const auto over = begin()) return loop_.finish(*over, std::move(now_.result));
     now_.progress = loop_.progress();
   }
   loop_.model_->train();
@@ -172,6 +185,16 @@ TrainingResult Trainer::Loop::Elastic::fit() {
                                                        .after_step = [this](std::int64_t) { after_step(); }});
   hold_position();
   return loop_.finish(now_.result.end, std::move(now_.result));
+}
+
+// What is due before the first step. Whether the training ends with it, and why.
+std::optional<TrainingEnd> Trainer::Loop::Elastic::begin() {
+  const auto over = loop_.end_after_epoch(train_, evaluation_, now_.result);
+  if (over || now_.batch < now_.batches) return over;
+  // The checkpoint is of the middle of an epoch that is over with this limit_batches.
+  finish_pass();
+  close_epoch();
+  return loop_.end_after_epoch(train_, evaluation_, now_.result);
 }
 
 std::int64_t Trainer::Loop::Elastic::steps_of(std::int64_t batches) const {
@@ -184,7 +207,7 @@ std::int64_t Trainer::Loop::Elastic::steps_left() const {
 
 void Trainer::Loop::Elastic::rebuild() {
   if (!std::exchange(wrapped_, false) || training_.recoveries() > 0) {
-    loop_.step_.rebuild(loop_.progress().step);
+    loop_.step_.rebuild(loop_.progress().step, now_.skipped);
     loop_.state_.rebuild();
     if (evaluation_ != nullptr) evaluation_->take_share(get_rank(), get_world_size());
   }
@@ -221,6 +244,7 @@ void Trainer::Loop::Elastic::update() {
   now_.batch += parts_;
   if (!report_.skipped) progress.losses.add(totals_[0], totals_[1]);
   now_.samples += static_cast<std::int64_t>(totals_[1]);
+  now_.skipped = report_.skipped ? now_.skipped + 1 : 0;
   now_.asked = std::max(now_.asked, static_cast<int>(totals_[2]));
   report_.epoch = progress.epoch;
   report_.step = ++progress.step;
@@ -230,18 +254,19 @@ void Trainer::Loop::Elastic::update() {
   epoch_.communication_seconds += report_.communication_seconds;
   epoch_.learning_rate = report_.learning_rate;
   now_.step = report_;
-  if (now_.batch >= now_.batches) {
-    if (options_.scheduler && options_.scheduler_interval == TrainerOptions::Interval::kEpoch)
-      options_.scheduler->step();
-    data::SamplerState next = train_.state();
-    if (next.epoch == progress.epoch) {  // limit_batches has ended it
-      next.epoch = progress.epoch + 1;
-      next.consumed = 0;
-      train_.load_state(next);
-    }
-  }
+  if (now_.batch >= now_.batches) finish_pass();
   before_ = now_;
   loop_.state_.progress = progress;
+}
+
+// All batches of the present epoch are done.
+void Trainer::Loop::Elastic::finish_pass() {
+  if (options_.scheduler && options_.scheduler_interval == TrainerOptions::Interval::kEpoch) options_.scheduler->step();
+  data::SamplerState next = train_.state();
+  if (next.epoch != now_.progress.epoch) return;
+  next.epoch = now_.progress.epoch + 1;  // limit_batches has ended it
+  next.consumed = 0;
+  train_.load_state(next);
 }
 
 void Trainer::Loop::Elastic::after_step() {
@@ -271,6 +296,12 @@ void Trainer::Loop::Elastic::hold_position() const {
 }
 
 void Trainer::Loop::Elastic::end_epoch() {
+  close_epoch();
+  if (const auto over = loop_.end_after_epoch(train_, evaluation_, now_.result)) end(*over);
+  loop_.model_->train();
+}
+
+void Trainer::Loop::Elastic::close_epoch() {
   loop_.step_.check_parameters();
   EpochReport report = epoch_;
   report.epoch = loop_.progress().epoch;
@@ -282,8 +313,6 @@ void Trainer::Loop::Elastic::end_epoch() {
   loop_.end_epoch(train_, evaluation_, report, now_.result);
   now_.batch = 0;
   now_.samples = 0;
-  if (const auto over = loop_.end_after_epoch(train_, evaluation_, now_.result)) end(*over);
-  loop_.model_->train();
 }
 
 void Trainer::Loop::Elastic::end(TrainingEnd why) {

@@ -4,12 +4,16 @@
 #include <torch/torch.h>
 
 #include <cstdint>
+#include <optional>
 
 #include "lockstep/elastic/elastic_training.h"
 #include "loop.h"
 
 namespace lockstep {
 namespace trainer_detail {
+
+// Whether the launcher has started this process as a newcomer, which has not joined yet.
+bool awaited_by_launcher(const TrainerOptions& options);
 
 // Throws for options that TrainerOptions::elastic excludes.
 void check_elastic(const TrainerOptions& options);
@@ -21,6 +25,7 @@ struct Moment {
   std::int64_t batch = 0;    // those of the present epoch that are done
   std::int64_t samples = 0;  // of the present epoch, on all ranks
   int asked = 0;             // to stop
+  std::int64_t skipped = 0;  // steps in a row, up to the last one
   StepReport step;           // the last one
   TrainingResult result;
 };
@@ -41,6 +46,9 @@ class Trainer::Loop::Elastic {
   void update();
   void after_step();
   void end_epoch();
+  void finish_pass();
+  void close_epoch();
+  std::optional<TrainingEnd> begin();
   void end(TrainingEnd why);
   void save_within_epoch();
   void hold_position() const;

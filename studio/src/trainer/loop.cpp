@@ -107,13 +107,18 @@ std::shared_ptr<torch::nn::Module> prepared(const std::shared_ptr<torch::nn::Mod
   return model;
 }
 
+TrainerOptions resolved(TrainerOptions options) {
+  options.newcomer = options.newcomer || trainer_detail::awaited_by_launcher(options);
+  return options;
+}
+
 }  // namespace
 
 Trainer::Loop::Loop(std::shared_ptr<torch::nn::Module> model, torch::optim::Optimizer& optimizer,
                     TrainerOptions options)
     : model_(std::move(model)),
       optimizer_(optimizer),
-      options_(std::move(options)),
+      options_(resolved(std::move(options))),
       device_(options_.device.value_or(local_device())),
       step_(prepared(model_, optimizer_, options_, device_), optimizer_, options_, device_),
       state_(model_, optimizer_, options_, device_, step_) {}

@@ -66,12 +66,12 @@ void OptimizerStep::wrap(const DistributedDataParallelOptions& options) {
   if (options_.comm_hook) ddp_->register_comm_hook(options_.comm_hook);
 }
 
-void OptimizerStep::rebuild(std::int64_t step) {
+void OptimizerStep::rebuild(std::int64_t step, std::int64_t skipped_in_a_row) {
   DistributedDataParallelOptions options = options_.ddp;
   options.init_sync = false;  // all ranks have the same values
   wrap(options);
   if (scaler_) scaler_->update(scaler_->get_scale());  // a step that has failed left it in the middle
-  set_step(step);
+  set_step(step, skipped_in_a_row);
 }
 
 StepReport OptimizerStep::run(Feed& feed, int parts) {
@@ -162,8 +162,8 @@ double OptimizerStep::communicated() const {
   return times ? times->total_exposed : std::numeric_limits<double>::quiet_NaN();
 }
 
-void OptimizerStep::set_step(std::int64_t step) {
-  if (finite_) finite_->set_step(step);
+void OptimizerStep::set_step(std::int64_t step, std::int64_t skipped_in_a_row) {
+  if (finite_) finite_->set_step(step, skipped_in_a_row);
 }
 
 void OptimizerStep::check_parameters() {

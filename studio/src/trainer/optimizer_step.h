@@ -39,14 +39,14 @@ class OptimizerStep {
   void apply(StepReport& report);
   // Of this rank's batches in the last compute(): the sum of the losses, and the samples. Waits for the device.
   Average step_losses() const;
-  // After the world was formed anew. `step`: as in set_step().
-  void rebuild(std::int64_t step);
+  // After the world was formed anew. As in set_step().
+  void rebuild(std::int64_t step, std::int64_t skipped_in_a_row);
 
   // The program's step function on the present batch, in the precision of the training.
   StepOutput forward(Feed& feed);
 
-  // The number of the next step, for messages.
-  void set_step(std::int64_t step);
+  // The number of the next step, for messages, and how many right before it were skipped.
+  void set_step(std::int64_t step, std::int64_t skipped_in_a_row = 0);
   // Collective. Throws on every rank where parameters are not finite on one of them. Nothing without `non_finite`.
   void check_parameters();
   // Of this rank's batches since the last call: the sum of the losses, and the samples.

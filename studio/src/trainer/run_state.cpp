@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <system_error>
@@ -10,6 +11,7 @@
 #include "base/arithmetic.h"
 #include "checkpoint/state/optimizer_state.h"
 #include "lockstep/base/log.h"
+#include "lockstep/c10d/collectives.h"
 #include "lockstep/c10d/objects.h"
 #include "lockstep/c10d/process_groups.h"
 #include "lockstep/checkpoint/state_dict.h"
@@ -149,6 +151,7 @@ void RunState::write(const data::DataLoaderBase& loader, std::optional<double> m
   const bool on_gpu = device_.is_cuda();
   const auto gpu_generators =
       on_gpu ? gather_object(checkpoint::generator_state(device_), 0) : std::vector<at::Tensor>();
+  take_folder();
   const Average losses = options_.elastic ? progress.losses : of_all(progress.losses);
   on_rank_0([&] {
     checkpoint::Checkpoint state;
@@ -168,9 +171,20 @@ void RunState::write(const data::DataLoaderBase& loader, std::optional<double> m
     state.set("losses.sum", losses.sum());
     state.set("losses.count", losses.count());
     add_progress(state);
-    if (progress.earlier_in_folder) set_earlier_aside();
     manager_->save(progress.step, state, metric);
   });
+}
+
+// Before the first save. If a rank dies in it, the others make the save again, and `progress` is that from before it.
+// Rank 0 saves when all know that the folder is this training's, so the checkpoint never counts as an earlier one.
+void RunState::take_folder() {
+  if (!progress.earlier_in_folder) return;
+  const std::vector<int> own = all_gather_object(folder_is_own_ ? 1 : 0);
+  if (std::find(own.begin(), own.end(), 0) != own.end()) {
+    on_rank_0([&] { set_earlier_aside(); });
+    folder_is_own_ = true;
+    barrier();
+  }
   progress.earlier_in_folder = false;
 }
 

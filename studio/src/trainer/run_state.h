@@ -62,6 +62,10 @@ class RunState {
   // Blocks until asynchronous saves are done. Collective.
   void wait();
 
+  // Whether the folder has no checkpoints of an earlier training any more. For ranks that get their state from another.
+  bool folder_is_own() const { return folder_is_own_; }
+  void set_folder_is_own(bool is_own) { folder_is_own_ = is_own; }
+
   Progress progress;
 
  private:
@@ -75,6 +79,7 @@ class RunState {
   std::int64_t steps_of(std::int64_t batches) const;
   // For a checkpoint whose evaluations were judged by something else. Collective.
   void judge_again(const data::DataLoaderBase& loader);
+  void take_folder();
   // For rank 0.
   void set_earlier_aside();
 
@@ -84,6 +89,7 @@ class RunState {
   torch::Device device_;
   OptimizerStep& step_;
   std::unique_ptr<checkpoint::CheckpointManager> manager_;
+  bool folder_is_own_ = false;
 };
 
 }  // namespace lockstep::trainer_detail

@@ -11,7 +11,9 @@
 #include "lockstep/store/hash_store.h"
 #include "small_training.h"
 #include "support/forked.h"
+#include "support/process.h"
 #include "support/process_ranks.h"
+#include "support/read_file.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::test {
@@ -194,6 +196,55 @@ TEST(TrainerElasticMulti, ANewcomerIsNotNeeded) {
   run_processes(3, [&](int number) {
     train({.world = 2, .victim = -1}, number, folder.path().native(), "quiet", [](Training&, const Seen&) {});
   });
+}
+
+// As the plain loop does it: the epoch ends at once.
+TEST(TrainerElasticMulti, ASmallerLimitEndsTheEpochThatIsResumed) {
+  const SharedScratchFolder folder;
+  run_processes(1, [&](int) {
+    const ProcessGroupGuard guard("", {.enable_reconfigure = true});
+    std::vector<std::int64_t> steps, epochs;
+    for (const bool is_elastic : {false, true}) {
+      TrainerOptions options{.epochs = 2, .checkpoint_dir = folder.path() / (is_elastic ? "elastic" : "plain")};
+      Training* training = nullptr;
+      options.callbacks.on_step_end = [&](const StepReport& step) {
+        if (step.step == 6) training->trainer.stop();
+      };
+      if (is_elastic) options.elastic.emplace();
+      Training first(options);
+      training = &first;
+      const TrainingResult interrupted = first.fit();
+      EXPECT_EQ(interrupted.end, TrainingEnd::kInterrupted);
+      options.callbacks = {};
+      options.resume = true;
+      options.limit_batches = 3;
+      Training second(options);
+      const TrainingResult result = second.fit();
+      EXPECT_EQ(result.end, TrainingEnd::kFinished);
+      steps.push_back(result.steps - interrupted.steps);
+      epochs.push_back(result.epochs);
+    }
+    EXPECT_EQ(steps, (std::vector<std::int64_t>{3, 3}));
+    EXPECT_EQ(epochs, (std::vector<std::int64_t>{2, 2}));
+  });
+}
+
+// Two Trainers of one program, which says nothing of newcomers.
+TEST(TrainerLaunchedFault, ANewcomerOfTheLauncherTakesThePlaceAndTheBitsAreTheSame) {
+  const ScratchFolder quiet, deadly;
+  const auto run = [](const ScratchFolder& folder, const std::string& step) {
+    return run_program({LOCKSTEP_PROGRAM, "run", "--nproc-per-node", "2", "--min-workers", "2", "--newcomers", "1",
+                        LOCKSTEP_LAUNCHED_TRAINER, folder.path().native(), step});
+  };
+  const Finished expected = run(quiet, "0");
+  EXPECT_EQ(expected.exit_code, 0) << expected.err;
+  const Finished found = run(deadly, "6");
+  EXPECT_EQ(found.exit_code, 0) << found.err;
+  EXPECT_NE(found.err.find("a new process takes its place"), std::string::npos) << found.err;
+  for (const char* name : {"values.0.0", "values.0.1", "values.1.0", "values.1.1"}) {
+    const std::string values = read_file(deadly.path(name));
+    EXPECT_TRUE(values == read_file(quiet.path(name)) && !values.empty()) << name << found.err;
+  }
 }
 
 TEST(TrainerElasticMulti, RefusesWhatItCannotRecover) {

@@ -75,9 +75,10 @@ class FiniteCheck {
   void check_parameters();
 
   // The number of the next check in messages, from 0. After resuming, set it to the number of the next step, once the
-  // module has its values.
+  // module has its values. `skipped_in_a_row`: how many steps right before that were not finite, which count for
+  // max_consecutive_skips; the same on all ranks.
   std::int64_t step() const { return step_; }
-  void set_step(std::int64_t step);
+  void set_step(std::int64_t step, std::int64_t skipped_in_a_row = 0);
   // How many steps were not finite, with kSkip.
   std::int64_t skipped() const { return skipped_; }
 

@@ -106,8 +106,9 @@ FiniteCheck::FiniteCheck(const torch::nn::Module& module, const FiniteCheckOptio
   keep_buffers();
 }
 
-void FiniteCheck::set_step(std::int64_t step) {
+void FiniteCheck::set_step(std::int64_t step, std::int64_t skipped_in_a_row) {
   step_ = step;
+  skipped_in_a_row_ = skipped_in_a_row;
   late_.reset();
   note_infinite();  // a checkpoint has been read since the constructor
   keep_buffers();

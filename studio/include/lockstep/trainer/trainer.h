@@ -115,7 +115,9 @@ struct TrainerOptions {
   // normalisation and machine_batch_size. fit() may be called once.
   std::optional<ElasticOptions> elastic = {};
   // This process waits in fit() for the place of a dead rank (ElasticTraining::join). If it is not needed, fit()
-  // returns kNotNeeded. Until then it writes nothing. It needs `elastic` with `newcomers`, and a world of its own.
+  // returns kNotNeeded. Until then it writes nothing. It needs `elastic` with `newcomers`, and a world of its own. With
+  // `elastic` without `newcomers` the Trainer itself sets it, in a process that the launcher has started as a newcomer
+  // (`lockstep run --newcomers`).
   bool newcomer = false;
 
   // Epochs from one evaluation to the next. The last epoch always has an evaluation.
