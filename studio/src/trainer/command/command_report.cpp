@@ -310,6 +310,8 @@ void TrainCommandReport::print_end(const TrainingResult& result) {
       print(fmt::format("interrupted at step {}{}", result.steps,
                         options_.save ? "; checkpoint.resume: true goes on from there" : ""));
       break;
+    // Newcomers alone end so, and `lockstep train` has none.
+    case TrainingEnd::kNotNeeded: break;
   }
 }
 
