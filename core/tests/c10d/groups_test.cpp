@@ -120,7 +120,7 @@ void check_numbers_in_errors(int rank) {
       recv(torch::zeros({1}), 1, {.group = group, .timeout = std::chrono::milliseconds(100)});
       ADD_FAILURE() << "no error";
     } catch (const std::exception& error) {
-      EXPECT_EQ(std::string(error.what()).find('#'), std::string::npos) << error.what();
+      EXPECT_EQ(std::string(error.what()).find("recv #"), std::string::npos) << error.what();
     }
   }
   barrier();

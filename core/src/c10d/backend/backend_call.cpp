@@ -49,9 +49,13 @@ class OtherGroups {
     std::string name = backend.getGroupDesc();
     std::vector<int> ranks;
     if (dynamic_cast<const BackendCapabilities*>(&backend) != nullptr) {
-      const auto options = backend.getBackendOptions();
-      if (!options->group_name.empty()) name = options->group_name;
-      for (const auto rank : options->global_ranks_in_group) ranks.push_back(static_cast<int>(rank));
+      try {
+        const auto options = backend.getBackendOptions();
+        if (!options->group_name.empty()) name = options->group_name;
+        for (const auto rank : options->global_ranks_in_group) ranks.push_back(static_cast<int>(rank));
+      } catch (const c10::Error&) {
+        // A program's backend need not have options. Then the record has the group's own ranks.
+      }
     }
     return {c10::weak_intrusive_ptr<c10d::Backend>(
                 c10::intrusive_ptr<c10d::Backend>::unsafe_reclaim_from_nonowning(&backend)),
