@@ -87,15 +87,16 @@ struct UnevenNet : torch::nn::Module {
   Tensor unused;
 };
 
+std::shared_ptr<UnevenNet> seeded_net() {
+  torch::manual_seed(1);
+  return std::make_shared<UnevenNet>();
+}
+
 // Under DistributedDataParallel, where autograd computes gradients in memory that the ranks share.
 template <typename Optimizer, typename Options>
 void train_both(int rank, const Options& options, bool accumulates) {
-  const auto make = [] {
-    torch::manual_seed(1);
-    return std::make_shared<UnevenNet>();
-  };
-  const auto ours = make();
-  const auto theirs = make();
+  const auto ours = seeded_net();
+  const auto theirs = seeded_net();
   DistributedDataParallel our_ddp(ours);
   DistributedDataParallel their_ddp(theirs);
   our_ddp.register_comm_hook(make_noop_hook());
@@ -181,12 +182,8 @@ TEST(SharedStepAverageGroupMulti, TakesTheMeanOfAPartOfTheWorld) {
 TEST(SharedStepAverageJoinMulti, StepsAsThePlainOptimizer) {
   run_processes(3, [](int rank) {
     const Rank world;
-    const auto make = [] {
-      torch::manual_seed(1);
-      return std::make_shared<UnevenNet>();
-    };
-    const auto ours = make();
-    const auto theirs = make();
+    const auto ours = seeded_net();
+    const auto theirs = seeded_net();
     DistributedDataParallel our_ddp(ours);
     DistributedDataParallel their_ddp(theirs);
     our_ddp.register_comm_hook(make_noop_hook());

@@ -5,15 +5,16 @@
 //   loss_of(features, all).backward();
 //
 // Each function takes a tensor and returns a new one. It is as torch.distributed.nn.functional, with the names of
-// collectives.h. The gradient is that of the sum of all ranks' losses: what a rank gets back is the sum over the ranks
-// that used its values.
+// collectives.h. The backward pass computes the gradient of the sum of all ranks' losses. Example: all ranks gather a
+// rank's values and use them; the gradient of these values is then the sum of what all ranks' losses give.
 //
 // Forward and backward pass are collective: all ranks call the same functions in the same order, their inputs require a
 // gradient on all ranks or on none, and their losses depend on the results alike. Inside a module that is wrapped with
 // DistributedDataParallel this works as it is, because the wrapper talks in a group of its own. A gradient costs one
 // collective of the same size. The gradient of a gradient works too.
 //
-// Errors and blocking are those of collectives.h; errors of a backward pass name the line of the forward call.
+// The functions block and fail as the functions of collectives.h do. An error in the backward pass names the line of
+// the forward call.
 // c10::ValueError for a tensor that requires a gradient and an `op` that has none here (MIN, MAX, PRODUCT, ...).
 #pragma once
 

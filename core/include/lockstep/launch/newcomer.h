@@ -23,7 +23,7 @@ Result<std::optional<int>> awaited_rank(const Environment& environment = Environ
 
 // The part of the launcher's store in which newcomers wait; null: the launcher replaces nobody
 // (LOCKSTEP_MAX_NEWCOMERS is not set or 0). Each start of the job (--max-restarts) has a store of its own. Blocks
-// until the launcher answers, for 10 s at most. Errors are those of TcpStore::connect.
+// until the launcher answers, for 10 s at most. Fails as TcpStore::connect does.
 Result<std::shared_ptr<comm::Store>> newcomers_store(const Environment& environment = Environment::of_process());
 
 // Keys in that part, by the rank at the start. The launcher writes the first one when a worker has ended and it starts

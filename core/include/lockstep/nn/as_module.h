@@ -10,7 +10,7 @@
 // A model is one of these, a shared_ptr to it, or a holder of it:
 //   - a torch::nn::Module, also in an AnyModule. as_module() returns that module.
 //   - a torch::jit::Module that torch.jit.script or torch.jit.trace has made. Parameters, buffers and submodules have
-//     the names of Python's state_dict(). train(), eval() and is_training() are those of the model.
+//     the names of Python's state_dict(). The module's train(), eval() and is_training() call the model's functions.
 //   - any object that names its tensors:
 //
 //       struct Line {
@@ -57,7 +57,7 @@ namespace nn_detail {
 // What as_module() makes of a model that is no torch::nn::Module.
 class ModelView : public torch::nn::Module {
  public:
-  // A view of the tensors that the model has now. Null if they are those of this view.
+  // A new view, if the model has other tensors now than when this view was made. Null: it has the same tensors.
   std::shared_ptr<ModelView> renewed() const;
 
  protected:

@@ -72,7 +72,7 @@ class DistributedDataParallel {
       : net_(std::move(net)),
         module_(nn_detail::pointer_to(net_)),
         replica_([this] { return as_module(module_); }, options, site) {}
-  // For a holder, a shared_ptr, a torch::jit::Module or an AnyModule, of which a copy is the same model.
+  // For a holder, a shared_ptr, a torch::jit::Module or an AnyModule: a copy of one of these refers to the same model.
   explicit DistributedDataParallel(const Net& net, const DistributedDataParallelOptions& options = {},
                                    CallSite site = CallSite::here())
       : DistributedDataParallel(Net(handle(net)), options, site) {}

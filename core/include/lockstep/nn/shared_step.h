@@ -11,9 +11,9 @@
 // It is the optimizer itself (SGD, Adam, AdamW or Adagrad of LibTorch), with another step(). Options, groups with
 // options of their own, schedulers, zero_grad, add_param_group, state(), save() and load(), checkpoints and clipping
 // before step() (not with average_gradients) work as usual. Every rank has the whole state in state(), so any rank
-// saves it, and a plain optimizer reads it. Results are those of the plain optimizer's step() with one thread, bit for
-// bit, with any number of ranks and threads, if each gradient has the strides of its parameter, as autograd makes it;
-// with `fused`, those of fused_step (lockstep/nn/fused_step.h).
+// saves it, and a plain optimizer reads it. With any number of ranks and threads, step() gives the bits that step() of
+// the plain optimizer gives with one thread; with `fused`, the bits that fused_step (lockstep/nn/fused_step.h) gives.
+// This needs gradients with the strides of their parameters, as autograd makes them.
 //
 // The values of rank 0 count at first. From then on a rank sees in its parameters what step() makes of them, and what
 // it writes there itself: a value that a rank writes (a moving average that it puts in, a weight that it clamps)
