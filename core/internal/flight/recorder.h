@@ -73,8 +73,10 @@ class GroupRecord {
     const std::uint64_t serial = ring_->operations.fetch_add(1, std::memory_order_relaxed) + 1;
     Entry& entry = ring_->entries[serial % kEntries];
     constexpr auto kRelaxed = std::memory_order_relaxed;
-    entry.serial.store(0, kRelaxed);
-    std::atomic_signal_fence(std::memory_order_seq_cst);
+    // Not recorded: a call whose entry another thread still writes, because it was stopped while others made kEntries
+    // calls, and a call that comes so late that its entry has a later call.
+    std::uint64_t before = entry.serial.load(kRelaxed);
+    if (before > serial || !entry.serial.compare_exchange_strong(before, Entry::kWriting, kRelaxed)) return {};
     std::atomic_thread_fence(std::memory_order_release);
     entry.called.store(nanoseconds(called), kRelaxed);
     entry.ended.store(0, kRelaxed);

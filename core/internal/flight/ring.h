@@ -55,9 +55,12 @@ enum class Outcome : std::uint64_t {
   kHandedOver = 3,  // to a backend that does not say when it is done
 };
 
-// One operation, in one line of the cache. `serial` is written last, and is 0 while the rest is written.
+// One operation, in one line of the cache. The thread that writes it has set `serial` to kWriting before, and sets it
+// to the operation's number last.
 struct alignas(64) Entry {
-  std::atomic<std::uint64_t> serial;  // from 1
+  static constexpr std::uint64_t kWriting = UINT64_MAX;
+
+  std::atomic<std::uint64_t> serial;  // from 1; 0: never used
   std::atomic<std::uint64_t> called;
   std::atomic<std::uint64_t> ended;   // with its Outcome; 0: under way
   std::atomic<std::uint64_t> number;  // among the group's collectives, from 1; of a message its tag

@@ -105,7 +105,9 @@ RankRecord to_record(const Ring& first, const Ring& second) {
   }
   for (std::size_t i = 0; i < kEntries; ++i) {
     const Entry& entry = second.entries[i];
-    if (entry.serial == 0 || entry.serial % kEntries != i || !is_one_call(first.entries[i], entry)) continue;
+    if (entry.serial == 0 || entry.serial == Entry::kWriting || entry.serial % kEntries != i ||
+        !is_one_call(first.entries[i], entry))
+      continue;
     Operation operation = read_entry(entry);
     const auto group = index.find(entry.group);
     if (group != index.end()) operation.group = group->second;
