@@ -113,6 +113,11 @@ function(lockstep_layer name)
   lockstep_private_includes(lockstep_${name})
   target_compile_features(lockstep_${name} PUBLIC cxx_std_20)
   lockstep_compile_options(lockstep_${name})
+  # How the library knows its own lines among the places of calls (core/src/base/call_place.cpp), wherever the object was
+  # compiled: ccache hands out objects of other checkouts, and writes paths relative to the build folder.
+  file(RELATIVE_PATH source_from_build ${CMAKE_BINARY_DIR} ${PROJECT_SOURCE_DIR})
+  target_compile_options(lockstep_${name} PRIVATE
+    -fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=lockstep/ -fmacro-prefix-map=${source_from_build}/=lockstep/)
   foreach(visibility PUBLIC PRIVATE)
     foreach(dependency ${ARG_${visibility}})
       target_link_libraries(lockstep_${name} ${visibility} ${dependency})

@@ -28,16 +28,14 @@ std::string site_text(CallSite site) {
   return text.size() < kPlaceBytes ? text : "..." + text.substr(text.size() - (kPlaceBytes - 4));
 }
 
-// Whether the file is one of this library's, which say nothing to a program. This file tells where they lie.
+// Whether the file is one of this library's, which say nothing to a program: a public header, wherever it is installed,
+// or a source, which the compiler is told to name "lockstep/core/src/..." (lockstep_layer() in
+// cmake/LockstepLayer.cmake).
 bool is_of_library(std::string_view file) {
-  std::string_view root = __builtin_FILE();
-  root.remove_suffix(std::min(root.size(), std::string_view("core/src/base/call_place.cpp").size()));
-  if (!file.starts_with(root)) return false;
-  file.remove_prefix(root.size());
-  const auto is_under = [&](std::string_view folder) { return file.starts_with(folder); };
-  constexpr std::array<std::string_view, 5> kFolders = {"core/src/", "core/include/", "core/internal/", "vision/src/",
-                                                        "studio/src/"};
-  return std::any_of(kFolders.begin(), kFolders.end(), is_under);
+  constexpr std::array<std::string_view, 4> kFolders = {"lockstep/core/src/", "lockstep/core/internal/",
+                                                        "lockstep/vision/src/", "lockstep/studio/src/"};
+  return file.find("/include/lockstep/") != file.npos ||
+         std::any_of(kFolders.begin(), kFolders.end(), [&](auto folder) { return file.starts_with(folder); });
 }
 
 constexpr std::size_t kSites = 2 * kMostTexts;

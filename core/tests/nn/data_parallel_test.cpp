@@ -3,12 +3,11 @@
 #include <torch/torch.h>
 
 #include <atomic>
-#include <chrono>
 #include <mutex>
-#include <semaphore>
 
 #include "nn/data_parallel_models.h"
 #include "nn/error_texts.h"
+#include "support/process.h"
 
 namespace lockstep::test {
 namespace {
@@ -376,16 +375,17 @@ struct InPlaceImpl : torch::nn::Cloneable<InPlaceImpl> {
   torch::Tensor forward(torch::Tensor x) {
     const bool second = x[0][0].item<float>() < 0;
     if (second) {
-      TORCH_CHECK(first_is_done->try_acquire_for(std::chrono::seconds(60)), "the other replica is not done");
+      // Not a std::counting_semaphore: the one of gcc 12 loses wake-ups.
+      TORCH_CHECK(wait_for([&] { return first_is_done->exchange(false); }), "the other replica is not done");
     }
     scale.add_(1);
     x.mul_(3);
     const torch::Tensor y = x * weight * scale;
-    if (!second) first_is_done->release();
+    if (!second) first_is_done->store(true);
     return y;
   }
   torch::Tensor weight, scale;
-  std::shared_ptr<std::counting_semaphore<>> first_is_done = std::make_shared<std::counting_semaphore<>>(0);
+  std::shared_ptr<std::atomic<bool>> first_is_done = std::make_shared<std::atomic<bool>>(false);
 };
 TORCH_MODULE(InPlace);
 
