@@ -99,7 +99,7 @@ int train(const Options& options) {
   lockstep::use_fast_convolution();
   lockstep::Trainer trainer(net, optimizer, settings);
   if (group.rank() == 0) {
-    std::printf("%lld pictures of %zu classes, %lld test pictures; %d processes, %s; %s\n",
+    std::printf("%lld pictures of %zu classes, %lld test pictures; %d process(es), %s; %s\n",
                 static_cast<long long>(samples), classes.size(), static_cast<long long>(test_samples),
                 group.world_size(), trainer.device().str().c_str(), folder.c_str());
     std::fflush(stdout);
