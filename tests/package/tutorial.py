@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 PROMISED = ["runs/first/report.html", "runs/two/checkpoints", "scaling/report.html", "runs/mobilenet/report.html",
-            "runs/mobilenet/predictions.csv", "runs/mobilenet/model.pt"]
+            "runs/mobilenet/predictions.csv", "runs/mobilenet/model.pt", "runs/mobilenet/model.ts", "runs/first/model.ts",
+            "runs/first/predictions.csv"]
 
 
 def main(page: str, folder: str, prefix: str, compiler: str) -> None:
@@ -32,6 +33,9 @@ def main(page: str, folder: str, prefix: str, compiler: str) -> None:
     for text in ("Curves", "Where the time went", "Confusion, epoch", "Versions"):
         if text not in report:
             sys.exit(f"expected '{text}' in the report that the commands of {page} make")
+    best = float(re.search(r"best accuracy: ([0-9.]+) %", done.stdout).group(1))
+    if best < 90:
+        sys.exit(f"{page} promises a model above 90 %, found {best}")
     for text in ("epoch 20: test loss", "epoch 30: test loss", "speed-up"):
         if text not in done.stdout:
             sys.exit(f"expected '{text}' in the output of the commands of {page}")

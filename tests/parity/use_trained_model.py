@@ -1,7 +1,7 @@
-"""use_trained_model.py MODEL STATE FOLDER: the program of docs/using_models.md for a training with 32 x 32 pictures.
+"""use_trained_model.py MODEL STATE SCRIPT FOLDER: the program of docs/using_models.md, with 32 x 32 pictures.
 
-MODEL is the model.safetensors of a training of resnet18, STATE what `lockstep checkpoint convert` makes of it. Prints
-a line for each picture of FOLDER: path, class, probability.
+MODEL is the model.safetensors of a training of resnet18, STATE what `lockstep checkpoint convert` makes of it,
+SCRIPT what `lockstep checkpoint export` does. Prints a line for each picture of FOLDER: path, class, probability.
 """
 import json
 import struct
@@ -13,7 +13,7 @@ from PIL import Image
 from torchvision import models, transforms
 
 
-def main(model_file, state, folder):
+def main(model_file, state, script, folder):
     with open(model_file, "rb") as file:
         facts = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))["__metadata__"]
     classes = facts["lockstep.classes"].splitlines()
@@ -25,10 +25,10 @@ def main(model_file, state, folder):
     pictures = torch.stack([prepare(Image.open(path).convert("RGB")) for path in paths])
     with torch.no_grad():
         scores = model(pictures)
-    scripted_file = model_file + ".ts"
-    torch.jit.script(model).save(scripted_file)
+    extra = {"lockstep.classes": ""}
     with torch.no_grad():
-        torch.testing.assert_close(torch.jit.load(scripted_file)(pictures), scores)
+        torch.testing.assert_close(torch.jit.load(script, _extra_files=extra)(pictures), scores)
+    assert extra["lockstep.classes"].decode().splitlines() == classes
     best = scores.softmax(1).max(1)
     for path, probability, number in zip(paths, best.values.tolist(), best.indices.tolist()):
         print(path, classes[number], probability)

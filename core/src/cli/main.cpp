@@ -57,6 +57,8 @@ constexpr std::array<OtherProgram, 11> kOtherPrograms{{
     {"evaluate", "lockstep-train", "studio", true},
     {"predict", "lockstep-train", "studio", true},
 }};
+// `lockstep checkpoint export`, which makes the model.
+constexpr OtherProgram kExport{"checkpoint", "lockstep-train", "studio", true};
 // `lockstep run` with a configuration file: what it does otherwise, and the file's section.
 constexpr OtherProgram kRunWithFile{"run", "lockstep-config", "studio", false};
 
@@ -169,7 +171,9 @@ int main(int argc, char** argv) {
                                   [&](const OtherProgram& program) { return command == program.command; });
   if (other != kOtherPrograms.end()) {
     const Status found = other->torch ? find_torch_for(argv[1]) : Status();
-    return found.ok() ? become_program(*other, argv) : lockstep::options::fail(found);
+    if (!found.ok()) return lockstep::options::fail(found);
+    const bool is_export = command == "checkpoint" && argc > 2 && std::string_view(argv[2]) == "export";
+    return become_program(is_export ? kExport : *other, argv);
   }
   return lockstep::cli::run_program(argc, argv, std::make_shared<LaunchTable>(argv));
 }

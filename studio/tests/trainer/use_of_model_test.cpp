@@ -1,5 +1,7 @@
-// `lockstep evaluate` and `lockstep predict`, with a small model that a training has written.
+// `lockstep evaluate`, `predict` and `checkpoint export`, with a small model that a training has written.
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <torch/script.h>
 
 #include <algorithm>
 #include <cmath>
@@ -8,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/tensor_file.h"
 #include "lockstep/report/run.h"
 #include "nn/error_texts.h"
@@ -240,6 +243,59 @@ TEST_F(UseOfModelMulti, RefusesFilesThatAreNoModel) {
   expect_refused({"predict", scratch_.path("other.safetensors"), test_}, 1, {"unknown key 'shared_object'"});
 }
 
+// Costs two trainings of one epoch.
+TEST_F(UseOfModelMulti, ExportsAScriptOrSaysWhyNot) {
+  train_small({"--epochs", "1"});
+  const std::string script = scratch_.path("model.ts");
+  const std::vector<std::string> words{"checkpoint", "export", model_, "--torchscript", script};
+  expect_refused(words, 2, {"model.name: custom needs model.shared_object"});
+  std::vector<std::string> good = words;
+  good.insert(good.end(), object_.begin(), object_.end());
+  const Finished done = run(good);
+  EXPECT_EQ(done.exit_code, 0) << done.err;
+  expect_in(done.out, {script + ": custom, pictures [N, 3, 32, 32] to scores [N, 3]", "the largest difference is 0\n"});
+  torch::jit::ExtraFilesMap extra{{"lockstep.classes", ""}};
+  torch::jit::Module loaded = torch::jit::load(script, std::nullopt, extra);
+  EXPECT_EQ(extra["lockstep.classes"], "circle\ncross\nsquare\n");
+  const checkpoint::StateDict weights = checkpoint::read_state_dict(model_);
+  const torch::Tensor pictures = torch::randn({5, 3, 32, 32});
+  const torch::Tensor hidden =
+      torch::linear(pictures.flatten(1), weights["body.1.weight"], weights["body.1.bias"]).relu();
+  EXPECT_TRUE(torch::allclose(loaded.forward({pictures}).toTensor(),
+                              torch::linear(hidden, weights["body.3.weight"], weights["body.3.bias"])));
+  expect_refused({"checkpoint", "export", model_, "--torchscript", model_, object_[0], object_[1]}, 2,
+                 {"--torchscript: " + model_ + " would replace " + model_});
+  // Its forward() uses the size of the batch as a number.
+  std::filesystem::remove(script);
+  const std::string other = LOCKSTEP_MODEL_LIBRARIES "/libsize_of_batch.so";
+  const Finished trained = train({"--model.name", "custom", "--shared-object", other, "--epochs", "1"});
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  std::vector<std::string> bad = words;
+  bad.insert(bad.end(), {"--shared-object", other});
+  expect_refused(bad, 1,
+                 {model_ + ": the script of custom is not the model: for a batch of 1 random pictures it fails",
+                  "must not use the size of the batch as a number"});
+  EXPECT_FALSE(std::filesystem::exists(script));
+  EXPECT_FALSE(std::filesystem::exists(script + ".tmp"));
+}
+
+TEST_F(UseOfModelMulti, ASignalLeavesNoUnfinishedFile) {
+  train_small({"--epochs", "1", "--test-transforms", "ToTensor"});
+  std::string list;
+  for (int i = 0; i < 200'000; ++i) list += test_ + "/square/24.ppm\n";
+  scratch_.write("list", list);
+  const std::string out = scratch_.path("rows.csv");
+  Process process(
+      {LOCKSTEP_PROGRAM, "predict", object_[0], object_[1], model_, "--list", scratch_.path("list"), "--output", out},
+      {.environment = {"OMP_NUM_THREADS=1"}});
+  ASSERT_TRUE(wait_for([&] { return std::filesystem::exists(out + ".tmp"); }));
+  ASSERT_TRUE(wait_for([&] { return takes_signal(process.pid(), SIGINT); }));
+  ::kill(process.pid(), SIGINT);
+  EXPECT_EQ(process.finish().exit_code, 128 + SIGINT);
+  EXPECT_FALSE(std::filesystem::exists(out + ".tmp"));
+  EXPECT_FALSE(std::filesystem::exists(out));
+}
+
 #ifdef LOCKSTEP_PARITY_SCRIPTS
 class UseOfModelParity : public UseOfModelMulti {
  protected:
@@ -253,7 +309,10 @@ TEST_F(UseOfModelParity, TorchvisionsModelGivesTheSame) {
   ASSERT_EQ(trained.exit_code, 0) << trained.err;
   const Finished converted = run({"checkpoint", "convert", model_, scratch_.path("model.pt")});
   ASSERT_EQ(converted.exit_code, 0) << converted.err;
-  std::istringstream python(run_python("use_trained_model.py", {model_, scratch_.path("model.pt"), test_}));
+  const Finished exported = run({"checkpoint", "export", model_, "--torchscript", scratch_.path("model.ts")});
+  ASSERT_EQ(exported.exit_code, 0) << exported.err;
+  std::istringstream python(
+      run_python("use_trained_model.py", {model_, scratch_.path("model.pt"), scratch_.path("model.ts"), test_}));
   const auto rows = rows_of(written({"predict", model_, test_}));
   ASSERT_EQ(rows.size(), 25U);
   for (std::size_t i = 1; i < rows.size(); ++i) {

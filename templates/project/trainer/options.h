@@ -15,7 +15,7 @@ struct Options {
   std::vector<std::string> transforms = {"ToTensor"};
   std::vector<std::string> test_transforms = {"ToTensor"};
   lockstep::data::OnCorrupt on_corrupt = lockstep::data::OnCorrupt::kRaise;
-  double lr = 0.01;
+  double lr = 0.02;
   double momentum = 0.9;
   std::int64_t epochs = 20;
   std::int64_t batch_size = 8;

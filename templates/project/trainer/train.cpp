@@ -1,6 +1,7 @@
 // Trains the model on the data. Start it alone, or with `lockstep run` on several processes and machines.
 #include <lockstep/config/command_line.h>
 #include <lockstep/lockstep.h>
+#include <lockstep/trainer/model_library.h>
 
 #include <cstdio>
 #include <exception>
@@ -46,6 +47,17 @@ void log_to(report::RunLog& log, const Options& options, const std::vector<std::
   };
 }
 
+// What this training made, and how to go on.
+void print_end(const lockstep::TrainingResult& result, const std::filesystem::path& folder) {
+  const bool interrupted = result.end == lockstep::TrainingEnd::kInterrupted;
+  std::printf("%s after %lld epochs, %lld steps; saved in %s%s\n", interrupted ? "interrupted" : "finished",
+              static_cast<long long>(result.epochs), static_cast<long long>(result.steps),
+              (folder / "checkpoints").c_str(), interrupted ? "; --resume goes on from there" : "");
+  if (result.best_metric)
+    std::printf("best accuracy: %.1f %%; the model: %s\n", 100 * *result.best_metric,
+                (folder / "model.safetensors").c_str());
+}
+
 int train(const Options& options) {
   const lockstep::ProcessGroupGuard group;
   auto pictures = open_pictures(options.train, options.transforms, options.on_corrupt);
@@ -56,6 +68,9 @@ int train(const Options& options) {
                              "; expected subfolders of the same names");
   }
   const auto seed = static_cast<std::uint64_t>(options.seed);
+  const std::int64_t samples = pictures.size();
+  const std::int64_t test_samples = test_pictures.size();
+  const torch::Tensor picture = test_pictures.get(0).data;
   lockstep::data::DataLoader train_loader(
       std::move(pictures),
       {.batch_size = options.batch_size, .shuffle = true, .seed = seed, .num_workers = lockstep::data::kAutoWorkers});
@@ -72,18 +87,30 @@ int train(const Options& options) {
   const std::filesystem::path folder = report::run_folder(options.output);
   settings.checkpoint_dir = folder / "checkpoints";
   settings.resume = options.resume;
+  settings.model_file = folder / "model.safetensors";  // of the best evaluation, for `lockstep predict`
+  settings.model_metadata = lockstep::custom_model_metadata({.classes = classes,
+                                                             .test_transforms = options.test_transforms,
+                                                             .input = picture.sizes().vec(),
+                                                             .test_batch_size = options.batch_size});
   report::RunLog log;
   if (group.rank() == 0) log = lockstep::data::value_or_throw(report::RunLog::open(folder));
   log_to(log, options, classes, group.world_size(), settings.callbacks);
   lockstep::use_fast_batch_norm();  // on the CPU, for the whole process
   lockstep::use_fast_convolution();
   lockstep::Trainer trainer(net, optimizer, settings);
+  if (group.rank() == 0) {
+    std::printf("%lld pictures of %zu classes, %lld test pictures; %d process(es), %s; %s\n",
+                static_cast<long long>(samples), classes.size(), static_cast<long long>(test_samples),
+                group.world_size(), trainer.device().str().c_str(), folder.c_str());
+    std::fflush(stdout);
+  }
   const lockstep::TrainingResult result =
       trainer.fit(train_loader, test_loader, [&](lockstep::data::Example& batch) -> lockstep::StepOutput {
         const torch::Tensor scores = net->forward(batch.data);
         return {torch::nn::functional::cross_entropy(scores, batch.target), scores};
       });
   if (result.end != lockstep::TrainingEnd::kInterrupted) log.end();
+  if (group.rank() == 0) print_end(result, folder);
   return result.signal == 0 ? 0 : 128 + result.signal;
 }
 

@@ -41,15 +41,14 @@ class SelfAttentionImpl : public nn::Cloneable<SelfAttentionImpl> {
   }
   // {N, length, width}, input and output.
   torch::Tensor forward(const torch::Tensor& input) {
-    const std::int64_t batch = input.size(0);
-    const std::int64_t length = input.size(1);
+    // No size of the batch is a number here, so a trace of the model takes batches of any size.
     const std::vector<torch::Tensor> qkv = torch::linear(input, in_proj_weight_, in_proj_bias_)
-                                               .view({batch, length, 3, heads_, width_ / heads_})
+                                               .view({-1, input.size(1), 3, heads_, width_ / heads_})
                                                .permute({2, 0, 3, 1, 4})
                                                .unbind(0);
     const torch::Tensor attention =
         at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], {}, is_training() ? dropout_ : 0.0);
-    return out_proj_->forward(attention.transpose(1, 2).reshape({batch, length, width_}));
+    return out_proj_->forward(attention.transpose(1, 2).flatten(2));
   }
 
  private:
@@ -228,9 +227,8 @@ torch::Tensor VisionTransformerImpl::forward(const torch::Tensor& images) {
                         images.size(2) == options_.image_size && images.size(3) == options_.image_size,
                     "VisionTransformer: expected images {N, ", options_.in_channels, ", ", options_.image_size, ", ",
                     options_.image_size, "}, found ", images.sizes());
-  const std::int64_t batch = images.size(0);
   const torch::Tensor patches = conv_proj_->forward(images).flatten(2).permute({0, 2, 1});
-  const torch::Tensor tokens = torch::cat({class_token_.expand({batch, -1, -1}), patches}, 1);
+  const torch::Tensor tokens = torch::cat({class_token_.expand_as(patches.slice(1, 0, 1)), patches}, 1);
   return heads_.forward(encoder_.forward(tokens).select(1, 0));
 }
 

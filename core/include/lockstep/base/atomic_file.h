@@ -31,6 +31,8 @@ class AtomicFile {
   Status overwrite(std::uint64_t offset, std::span<const std::uint8_t> bytes);
   // Bytes appended so far.
   std::uint64_t size() const { return size_; }
+  // The file that is written now. Empty after commit().
+  const std::filesystem::path& temporary_path() const { return temporary_; }
   // Flushes, renames, flushes the folder. Nothing more may be written after it. kIo when another writer has replaced
   // the temporary file.
   Status commit();

@@ -41,7 +41,7 @@ struct TextField {
 using Field =
     std::variant<bool*, int*, std::int64_t*, double*, std::string*, std::chrono::milliseconds*, std::vector<int>*,
                  std::vector<std::int64_t>*, std::vector<double>*, std::vector<std::string>*, std::optional<int>*,
-                 std::optional<double>*, std::optional<std::string>*, TextField>;
+                 std::optional<std::int64_t>*, std::optional<double>*, std::optional<std::string>*, TextField>;
 
 // Where a value came from, and the place in words: "default", "config.yaml:3:9", a variable, "--learning-rate".
 enum class Layer { kDefault, kFile, kEnvironment, kCommandLine };

@@ -132,5 +132,6 @@ int main(int argc, char** argv) {
   add_verify(group, arguments);
   add_diff(group, arguments);
   add_convert(group, arguments);
+  group.add("export", "Write a trained model as TorchScript, and compare both");  // of the component studio
   return lockstep::options::run(app, {argv + 1, argv + argc});
 }

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace lockstep {
 
@@ -27,6 +28,19 @@ struct ModelRequest {
   std::int64_t width = 0;
   std::map<std::string, std::string> options = {};  // model.options
 };
+
+// How a program's own training uses the model: what `lockstep evaluate`, `predict` and `checkpoint export` must know.
+struct CustomModelUse {
+  std::vector<std::string> classes;          // names, in the order of their numbers
+  std::vector<std::string> test_transforms;  // of the evaluation, as in config.yaml: "Resize(256)"
+  std::vector<std::int64_t> input;           // the shape of a picture behind them: {3, 224, 224}
+  std::int64_t test_batch_size = 32;         // of the evaluation
+  std::vector<std::string> options = {};     // NAME=VALUE for ModelRequest
+};
+
+// TrainerOptions::model_metadata of such a training. Its model_file can then be used as one of `lockstep train`
+// (docs/using_models.md), with `--shared-object` of the same model. Needs lockstep::studio, unlike the macro below.
+std::map<std::string, std::string> custom_model_metadata(const CustomModelUse& use);
 
 }  // namespace lockstep
 

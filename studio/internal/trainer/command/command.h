@@ -125,6 +125,8 @@ std::int64_t picture_side(const TrainCommandOptions& options);
 // Of these keys, those that the file of a trained model holds: the model, and what an evaluation depends on. Without
 // model.shared_object: a file from somebody else must not say which code is loaded.
 void declare_model_file(TrainCommandOptions& options, options::Table& table);
+// The code of a model of the user's own.
+void declare_shared_object(TrainCommandOptions& options, options::Table& table);
 // Those that may be other ones when the model is used. `has_classes`: for an evaluation.
 void declare_use_of_model(TrainCommandOptions& options, options::Table& table, bool has_classes);
 // check() for the keys of declare_model_file().

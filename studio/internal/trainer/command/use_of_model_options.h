@@ -1,4 +1,4 @@
-// What `lockstep evaluate` and `lockstep predict` do with the file of a trained model. No torch header.
+// What `lockstep evaluate`, `predict` and `checkpoint export` do with the file of a trained model. No torch header.
 #pragma once
 
 #include <cstdint>
@@ -32,13 +32,21 @@ struct PredictCommandOptions {
   TrainCommandOptions training;
 };
 
+struct ExportCommandOptions {
+  std::string model;
+  std::string torchscript;       // the file to write
+  TrainCommandOptions training;  // its shared object alone counts
+};
+
 // Bind all options to `options`, which must outlive the table.
 void declare(EvaluateCommandOptions& options, options::Table& table);
 void declare(PredictCommandOptions& options, options::Table& table);
+void declare(ExportCommandOptions& options, options::Table& table);
 
-// Join the world, and return the exit code: 0; 1 where pictures have no prediction; 2 for wrong options, which are
-// printed. `table` has read the command line. Throw.
+// Join the world (an export does not), and return the exit code: 0; 1 where pictures have no prediction; 2 for wrong
+// options, which are printed. `table` has read the command line. Throw.
 int run_evaluate_command(EvaluateCommandOptions& options, options::Table& table);
 int run_predict_command(PredictCommandOptions& options, options::Table& table);
+int run_export_command(ExportCommandOptions& options, options::Table& table);
 
 }  // namespace lockstep::trainer_detail

@@ -1,5 +1,5 @@
-// The program behind `lockstep train`, `evaluate` and `predict`. `lockstep` executes it, so the launcher does not load
-// LibTorch.
+// The program behind `lockstep train`, `evaluate`, `predict` and `checkpoint export`. `lockstep` executes it, so the
+// launcher does not load LibTorch.
 #include <signal.h>
 
 #include <cstdio>
@@ -24,7 +24,7 @@ void print_error(std::string_view text) {
   std::fprintf(stderr, "lockstep: %s\n", std::string(text).c_str());
 }
 
-// `lockstep evaluate` and `lockstep predict`.
+// `lockstep evaluate`, `predict` and `checkpoint export`.
 int use_model(int argc, char** argv) {
   namespace options = lockstep::options;
   options::Command app{.name = "lockstep", .help = "Models that `lockstep train` has trained."};
@@ -38,6 +38,11 @@ int use_model(int argc, char** argv) {
   predict.run = [&] { return run_predict_command(prediction, *predict.table); };
   declare(prediction, *predict.table);
   predict.footer = kFooter;
+  lockstep::trainer_detail::ExportCommandOptions exporting;
+  options::Command& checkpoint = app.add("checkpoint", "Files of models and training runs");
+  options::Command& exported = checkpoint.add("export", "Write a trained model as TorchScript, and compare both");
+  exported.run = [&] { return run_export_command(exporting, *exported.table); };
+  declare(exporting, *exported.table);
   return options::run(app, {argv + 1, argv + argc});
 }
 
@@ -48,7 +53,7 @@ int main(int argc, char** argv) {
   ::signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit of a file's size fails with a reason, as on a full disk
   ::signal(SIGPIPE, SIG_IGN);  // a reader of the progress that has left (`| head`) ends no training
   const std::string_view command = argc > 1 ? argv[1] : "";
-  if (command == "evaluate" || command == "predict") return use_model(argc, argv);
+  if (command == "evaluate" || command == "predict" || command == "checkpoint") return use_model(argc, argv);
   if (command == "train") {
     --argc;
     ++argv;

@@ -60,11 +60,6 @@ void declare_samples(TrainCommandOptions& o, options::Table& table) {
       .at_least(0);
 }
 
-void declare_shared_object(TrainCommandOptions& o, options::Table& table) {
-  table.section("model", "What is trained")
-      .key("shared_object", o.shared_object, "A shared object with a model of your own (LOCKSTEP_MODEL)");
-}
-
 void declare_structure(TrainCommandOptions& o, options::Table& table) {
   auto model = table.section("model", "What is trained");
   model.key("name", o.model, "The model; custom: that of model.shared_object")
@@ -299,6 +294,11 @@ Status mistakes(std::string lines) {
 }
 
 }  // namespace
+
+void declare_shared_object(TrainCommandOptions& o, options::Table& table) {
+  table.section("model", "What is trained")
+      .key("shared_object", o.shared_object, "A shared object with a model of your own (LOCKSTEP_MODEL)");
+}
 
 void declare_model_file(TrainCommandOptions& o, options::Table& table) {
   declare_samples(o, table);

@@ -14,6 +14,7 @@
 #include "lockstep/checkpoint/errors.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/tensor_file.h"
+#include "lockstep/trainer/model_library.h"
 #include "trainer/saved_parts.h"
 
 namespace lockstep::trainer_detail {
@@ -156,3 +157,16 @@ TrainCommandModel make_trained_model(const TrainedModel& file, const TrainComman
 }
 
 }  // namespace lockstep::trainer_detail
+
+namespace lockstep {
+
+std::map<std::string, std::string> custom_model_metadata(const CustomModelUse& use) {
+  const torch::Tensor sample = torch::empty(use.input, torch::kMeta);
+  trainer_detail::TrainCommandOptions options;
+  options.model = "custom";
+  options.model_options = use.options;
+  options.test_transforms = use.test_transforms;
+  return trainer_detail::model_metadata(std::move(options), use.classes, sample, sample, use.test_batch_size);
+}
+
+}  // namespace lockstep

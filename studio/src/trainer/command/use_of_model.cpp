@@ -1,7 +1,10 @@
 #include "trainer/command/use_of_model.h"
 
 #include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
@@ -12,6 +15,31 @@
 #include "c10d/backend/group_errors.h"
 
 namespace lockstep::trainer_detail {
+namespace {
+
+// What the handler removes. A signal may come at any time, so its name does not change while the handler is there.
+std::array<char, 4096> unfinished_file;
+constexpr std::array<int, 3> kEndingSignals{SIGINT, SIGTERM, SIGHUP};
+
+void remove_and_end(int signal) {
+  ::unlink(unfinished_file.data());
+  struct sigaction usual {};
+  usual.sa_handler = SIG_DFL;
+  ::sigaction(signal, &usual, nullptr);
+  ::raise(signal);
+}
+
+// Where a signal has this handler it gets the other one: a program that ignores a signal goes on ignoring it.
+void replace_handlers(void (*present)(int), void (*other)(int)) {
+  for (const int signal : kEndingSignals) {
+    struct sigaction action {};
+    if (::sigaction(signal, nullptr, &action) != 0 || action.sa_handler != present) continue;
+    action.sa_handler = other;
+    ::sigaction(signal, &action, nullptr);
+  }
+}
+
+}  // namespace
 
 TrainedModel open_model(const std::string& path, TrainCommandOptions& training, options::Table& table) {
   TrainedModel model = read_trained_model(path);
@@ -31,7 +59,7 @@ Status check_top_k(std::int64_t top_k, std::int64_t num_classes) {
           fmt::format("--top-k: {} is more than the model's {} classes", top_k, num_classes)};
 }
 
-Status check_output_path(const std::string& output, const std::vector<std::string>& inputs) {
+Status check_output_path(const std::string& output, const std::vector<std::string>& inputs, const char* option) {
   if (output.empty()) return {};
   // AtomicFile replaces both.
   for (const std::string& path : {output, output + std::string(AtomicFile::kTemporarySuffix)}) {
@@ -40,7 +68,7 @@ Status check_output_path(const std::string& output, const std::vector<std::strin
     for (const std::string& input : inputs) {
       if (!std::filesystem::equivalent(path, input, ignored)) continue;
       return {ErrorCode::kInvalidArgument,
-              fmt::format("--output: {} would replace {}, which the command reads; give another name",
+              fmt::format("{}: {} would replace {}, which the command reads; give another name", option,
                           printable(output), printable(input))};
     }
   }
@@ -58,11 +86,20 @@ std::string csv_field(const std::string& text) {
   return quoted + '"';
 }
 
-ResultFile::ResultFile(const std::string& path) {
+ResultFile::ResultFile(const std::string& path, const char* option) {
   if (path.empty()) return;
   Result<AtomicFile> file = AtomicFile::create(path);
-  if (!file.ok()) throw std::runtime_error("--output: " + file.status().message());
+  if (!file.ok()) throw std::runtime_error(std::string(option) + ": " + file.status().message());
   file_.emplace(std::move(file).value());
+  const std::string& temporary = file_->temporary_path().native();
+  if (temporary.size() >= unfinished_file.size()) return;  // open() takes no longer path
+  unfinished_file.fill('\0');
+  temporary.copy(unfinished_file.data(), temporary.size());
+  replace_handlers(SIG_DFL, remove_and_end);
+}
+
+ResultFile::~ResultFile() {
+  if (file_) replace_handlers(remove_and_end, SIG_DFL);
 }
 
 void ResultFile::write(std::string_view text) {

@@ -1,4 +1,4 @@
-// What evaluations and predictions with the file of a trained model have in common.
+// What evaluations, predictions and exports with the file of a trained model have in common.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,9 @@ TrainedModel open_model(const std::string& path, TrainCommandOptions& training, 
 // Whether the model has so many classes.
 Status check_top_k(std::int64_t top_k, std::int64_t num_classes);
 
-// Whether the file of --output is none of these files. Empty paths are none.
-Status check_output_path(const std::string& output, const std::vector<std::string>& inputs);
+// Whether the file that `option` names is none of these files. Empty paths are none.
+Status check_output_path(const std::string& output, const std::vector<std::string>& inputs,
+                         const char* option = "--output");
 
 // The name of a class. A model may have more classes than the data of its training.
 std::string class_name(const std::vector<std::string>& classes, std::int64_t number);
@@ -29,10 +30,15 @@ std::string class_name(const std::vector<std::string>& classes, std::int64_t num
 // A field of a line of CSV, in quotes where it needs them.
 std::string csv_field(const std::string& text);
 
-// Standard output, or a file that appears when it is complete. Throws std::runtime_error.
+// Standard output, or a file that appears when it is complete. `option` names the file in errors. One at a time. While
+// a file is open, SIGINT, SIGTERM and SIGHUP, where they would end the process, remove the temporary file first. Throws
+// std::runtime_error.
 class ResultFile {
  public:
-  explicit ResultFile(const std::string& path);
+  explicit ResultFile(const std::string& path, const char* option = "--output");
+  ~ResultFile();
+  ResultFile(const ResultFile&) = delete;
+  ResultFile& operator=(const ResultFile&) = delete;
   void write(std::string_view text);
   void close();
 

@@ -1,0 +1,21 @@
+# Run by ctest, see CMakeLists.txt: another project adds Lockstep as a subfolder, and builds only what it links.
+function(step name)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  if(NOT result EQUAL 0)
+    message(FATAL_ERROR "${name} failed (${result}):\n${output}")
+  endif()
+  set(OUTPUT "${output}" PARENT_SCOPE)
+endfunction()
+
+file(REMOVE_RECURSE ${SCRATCH})
+step("configure" ${CMAKE_COMMAND} -G Ninja -S ${CMAKE_CURRENT_LIST_DIR}/part -B ${SCRATCH} -DCMAKE_CXX_COMPILER=${CXX}
+  -DLOCKSTEP_SOURCE=${SOURCE} -DLOCKSTEP_TORCH=OFF -DLOCKSTEP_COMPONENTS=core)
+step("list" ${NINJA} -C ${SCRATCH} -t commands all)
+foreach(layer tests launch engine cli)
+  if(OUTPUT MATCHES "lockstep_${layer}\\.|/core/${layer}/")
+    message(FATAL_ERROR "expected base and store alone, found ${layer}:\n${OUTPUT}")
+  endif()
+endforeach()
+step("build" ${CMAKE_COMMAND} --build ${SCRATCH})
+step("run" ${SCRATCH}/part)
+file(REMOVE_RECURSE ${SCRATCH})
