@@ -1,4 +1,6 @@
-// What strangers can send to a store, and what a store can answer: frames, hellos, verdicts.
+// What strangers can send to a store, and what a store can answer: frames, hellos of TLS, greetings.
+#include <sys/socket.h>
+
 #include <array>
 #include <optional>
 #include <string>
@@ -7,6 +9,7 @@
 #include "fuzz/fuzz.h"
 #include "store/keys/key_value_table.h"
 #include "store/tcp/handshake.h"
+#include "store/tcp/secure_socket.h"
 #include "store/tcp/wire.h"
 
 namespace lockstep::fuzz {
@@ -16,7 +19,6 @@ namespace wire = comm::wire;
 namespace handshake = comm::handshake;
 
 const std::string kKey(32, 'k');
-const std::string kNonce(handshake::kNonceBytes, 'n');
 const std::string kPlace = "127.0.0.1:29500";
 
 void take_frame(std::string_view body) {
@@ -29,19 +31,36 @@ void take_frame(std::string_view body) {
   (void)wire::call_of(std::move(message).value());
 }
 
-void take_hello_of_client(std::string_view hello) {
-  const std::array places{kPlace};
-  const handshake::Judgement judgement = handshake::judge(kKey, places, kNonce, hello);
-  // Nobody guesses the key. The seed knows it.
-  const bool right = hello == handshake::client_hello(kKey, kPlace, kNonce, hello.substr(handshake::kMark.size(), 32));
-  require((judgement.verdict == handshake::Verdict::kWelcome) == right);
+// A pair of connected sockets, so that OpenSSL answers somebody.
+std::array<Fd, 2> connected() {
+  std::array<int, 2> ends{};
+  require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends.data()) == 0);
+  return {Fd(ends[0]), Fd(ends[1])};
 }
 
-void take_hello_of_server(std::string_view bytes) {
-  const auto hello = handshake::read_server_hello(bytes.substr(0, handshake::kServerHelloBytes), kPlace);
-  if (!hello.ok()) return;
-  const std::string_view verdict = bytes.substr(std::min(bytes.size(), handshake::kServerHelloBytes));
-  (void)handshake::check_verdict(kKey, kPlace, true, hello.value(), kNonce, verdict, kPlace);
+void take_hello_of_client(std::string_view hello) {
+  const auto missing = handshake::missing_of_hello(hello);
+  if (!missing || *missing > 0) return;
+  require(hello.size() <= handshake::kLongestHello);
+  auto [end, other] = connected();
+  auto socket = comm::SecureSocket::server(std::move(end), kKey, {kPlace}, std::string(hello));
+  // Nobody has the whole handshake. The seed has its beginning.
+  if (const auto done = socket.value().shake_hands(); done.ok()) require(!done.value());
+}
+
+void take_greeting(std::string_view bytes) {
+  (void)handshake::read_greeting(bytes, kPlace);
+}
+
+std::string hello_of_client() {
+  auto [end, other] = connected();
+  auto socket = comm::SecureSocket::client(std::move(end), kKey, kPlace);
+  require(!socket.value().shake_hands().value());
+  std::string hello(handshake::kLongestHello, '\0');
+  const ssize_t bytes = recv(other.get(), hello.data(), hello.size(), 0);
+  require(bytes > 0);
+  hello.resize(static_cast<std::size_t>(bytes));
+  return hello;
 }
 
 }  // namespace
@@ -51,8 +70,8 @@ void take(std::string_view bytes) {
   const std::string_view input = bytes.substr(1);
   switch (bytes[0]) {
     case 0: return take_frame(input);
-    case 1: return input.size() < handshake::kMark.size() ? void() : take_hello_of_client(input);
-    case 2: return take_hello_of_server(input);
+    case 1: return take_hello_of_client(input);
+    case 2: return take_greeting(input);
   }
 }
 
@@ -69,10 +88,8 @@ std::vector<std::string> seeds() {
   }
   all.push_back(
       for_parser(0, wire::encode(wire::failure({ErrorCode::kTimeout, "nobody came"})).substr(wire::kLengthBytes)));
-  all.push_back(for_parser(1, handshake::client_hello(kKey, kPlace, kNonce, kNonce)));
-  const std::string hello =
-      handshake::server_hello({.source = handshake::KeySource::kStore, .key_socket = "socket", .nonce = kNonce});
-  all.push_back(for_parser(2, hello + std::string(handshake::kVerdictBytes, '\1')));
+  all.push_back(for_parser(1, hello_of_client()));
+  all.push_back(for_parser(2, handshake::to_bytes({.source = handshake::KeySource::kStore, .key_socket = "socket"})));
   return all;
 }
 

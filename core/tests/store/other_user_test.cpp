@@ -18,6 +18,7 @@
 #include "store/file/private_file.h"
 #include "store/tcp/handshake.h"
 #include "store/tcp/key_server.h"
+#include "store/tcp/secure_socket.h"
 #include "store/tcp/socket.h"
 #include "store/tcp/user_key.h"
 #include "support/held_port.h"
@@ -51,22 +52,18 @@ TEST(StoreOfAnotherUser, LetsNobodyElseInWithoutAKey) {
   OtherUser rude([&] {
     std::string verdicts;
     for (int attempt = 0; attempt < 3; ++attempt) {
-      const Fd fd = connect_to(server->endpoint(), soon()).value();
-      std::string hello(handshake::kServerHelloBytes, '\0');
+      Fd fd = connect_to(server->endpoint(), soon()).value();
+      std::string hello(handshake::kGreetingBytes, '\0');
       (void)receive_all(fd.get(), hello, soon());
-      const auto greeting = handshake::read_server_hello(hello, "test").value();
-      const std::string nonce(handshake::kNonceBytes, 'n');
+      const auto greeting = handshake::read_greeting(hello, "test").value();
       std::string key = attempt == 0 ? "" : "guess";
       if (attempt == 2) key = fetch_key(greeting.key_socket, soon()).status().ok() ? "got it" : "refused";
-      (void)send_all(fd.get(), handshake::client_hello(key, place_of(server->endpoint()), greeting.nonce, nonce),
-                     soon());
-      std::string verdict(1, '\0');
-      (void)receive_all(fd.get(), verdict, soon());
-      verdicts += std::to_string(static_cast<int>(verdict[0])) + " " + key + "; ";
+      auto socket = SecureSocket::client(std::move(fd), key, place_of(server->endpoint())).value();
+      verdicts += std::string(to_string(socket.shake_hands(soon()).code())) + " " + key + "; ";
     }
     return verdicts;
   });
-  EXPECT_EQ(rude.result(), "2 ; 2 guess; 2 refused; ");
+  EXPECT_EQ(rude.result(), "permission denied ; permission denied guess; permission denied refused; ");
   EXPECT_EQ(mine->get("token", soon()).value(), "secret");
   EXPECT_EQ(mine->num_keys().value(), 1);
 }

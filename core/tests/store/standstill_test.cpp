@@ -127,7 +127,10 @@ TEST(StandstillFault, AServerWithoutDescriptorsServesThoseWhoAreThereAndTheOther
     if (client.ok()) clients.push_back(std::move(client).value());
   }
   EXPECT_EQ(full.code(), ErrorCode::kUnavailable) << full.message();
-  EXPECT_NE(full.message().find("waiting for the store's greeting"), std::string::npos) << full.message();
+  // The store has closed the connection to make room, or has not taken it.
+  const bool says_where = full.message().find("waiting for the store's greeting") != std::string::npos ||
+                          full.message().find("proving the key to the store") != std::string::npos;
+  EXPECT_TRUE(says_where) << full.message();
   ASSERT_GE(clients.size(), 2U);
   for (const auto& client : clients) EXPECT_TRUE(client->add("served", 1).ok());
   auto late = std::async(std::launch::async, [&] { return server.connect(); });

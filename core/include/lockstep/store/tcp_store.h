@@ -1,8 +1,8 @@
 // A store served over TCP: TcpStoreServer holds the values, TcpStore is a client of it.
 //
-// Before anything else both sides prove that they know the job's key (HMAC-SHA256 over fresh random bytes; the key
-// itself is never sent), and that they mean the same address and port. A server without a job key uses a key that
-// only processes of its own user can get. Traffic is not encrypted; store nothing secret.
+// All traffic is encrypted: TLS 1.3, with a key from the job's key instead of certificates. So both sides prove first
+// that they know the job's key, which is never sent, and that they mean the same address and port. A server without a
+// job key uses a key that only processes of its own user can get.
 //
 // In a fork of their process both are inert: the server continues in the parent, and the client refuses calls
 // (kUnsupported).
@@ -35,8 +35,8 @@ struct TcpStoreServerOptions {
   // How long a new connection may take to prove the key.
   std::chrono::milliseconds handshake_timeout = std::chrono::seconds(10);
   // The largest number of open connections that have not proven the key. A further connection closes the oldest of
-  // them, so that a flood cannot lock ranks out (a rank whose connection is closed tries again). Each costs less than 1
-  // KiB.
+  // them, so that a flood cannot lock ranks out (a rank whose connection is closed tries again). Each costs less than 2
+  // KiB until it has sent a hello that knows the key, then what OpenSSL keeps of a handshake.
   std::size_t max_unproven = 256;
   // Where clients reach the server too, if addresses are translated on the way to it (a Kubernetes service).
   std::optional<Endpoint> reached_at = {};

@@ -7,8 +7,8 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/base/fd.h"
 #include "lockstep/store/tcp_store.h"
+#include "store/tcp/secure_socket.h"
 
 namespace lockstep::comm {
 
@@ -26,7 +26,7 @@ class StoreSession {
   // Asks for a key, which take() returns once it exists. One at a time.
   Status ask(std::string_view key);
   // Readable when take() has something.
-  int fd() const { return fd_.get(); }
+  int fd() const { return socket_.fd(); }
   // The value that was asked for; nullopt: not yet. Does not block. kUnavailable: the store is gone.
   Result<std::optional<Bytes>> take();
 
@@ -37,10 +37,13 @@ class StoreSession {
   const Endpoint& server() const { return server_; }
 
  private:
-  StoreSession(Fd fd, Endpoint local, Endpoint server)
-      : fd_(std::move(fd)), local_(std::move(local)), server_(std::move(server)) {}
+  StoreSession(SecureSocket socket, Endpoint local, Endpoint server)
+      : socket_(std::move(socket)), local_(std::move(local)), server_(std::move(server)) {}
 
-  Fd fd_;
+  // Takes in what has arrived, without waiting. Whether there was anything.
+  Result<bool> read_more();
+
+  SecureSocket socket_;
   Endpoint local_;
   Endpoint server_;
   std::string in_;

@@ -24,11 +24,11 @@ constexpr auto kShortAttemptTimeout = std::chrono::seconds(3);  // where a signa
 constexpr auto kSayTriesEvery = std::chrono::seconds(10);
 
 // The key that the store asks for, as this process knows it; empty: it has none, and the store's verdict will say so.
-Result<std::string> find_key(const TcpStoreOptions& options, const handshake::ServerHello& server, Deadline deadline) {
+Result<std::string> find_key(const TcpStoreOptions& options, const handshake::Greeting& greeting, Deadline deadline) {
   if (!options.job_key.empty()) return options.job_key;
-  if (server.source == handshake::KeySource::kUser) return user_key(Environment::of_process());
-  if (server.source != handshake::KeySource::kStore) return std::string();
-  auto key = fetch_key(server.key_socket, deadline);
+  if (greeting.source == handshake::KeySource::kUser) return user_key(Environment::of_process());
+  if (greeting.source != handshake::KeySource::kStore) return std::string();
+  auto key = fetch_key(greeting.key_socket, deadline);
   if (key.ok()) return key;
   if (key.status().code() == ErrorCode::kPermission) {
     return key.status().with_context(
@@ -41,31 +41,33 @@ Result<std::string> find_key(const TcpStoreOptions& options, const handshake::Se
 
 }  // namespace
 
-Result<Fd> connect_once(const TcpStoreOptions& options, Deadline deadline) {
+Result<SecureSocket> connect_once(const TcpStoreOptions& options, Deadline deadline) {
   const std::string where = options.server.text();
   LOCKSTEP_ASSIGN_OR_RETURN(Fd fd, connect_to(options.server, deadline));
   fd.keep_from_forks();
   // The mark first: a program that speaks another protocol may never send as much as a whole greeting.
-  std::string hello(handshake::kMark.size(), '\0');
-  LOCKSTEP_RETURN_IF_ERROR(receive_all(fd.get(), hello, deadline).with_context("waiting for the store's greeting"));
-  if (hello == handshake::kMark) {
-    std::string rest(handshake::kServerHelloBytes - hello.size(), '\0');
+  std::string bytes(handshake::kMark.size(), '\0');
+  LOCKSTEP_RETURN_IF_ERROR(receive_all(fd.get(), bytes, deadline).with_context("waiting for the store's greeting"));
+  if (bytes == handshake::kMark) {
+    std::string rest(handshake::kGreetingBytes - bytes.size(), '\0');
     LOCKSTEP_RETURN_IF_ERROR(receive_all(fd.get(), rest, deadline).with_context("waiting for the store's greeting"));
-    hello += rest;
+    bytes += rest;
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto server, handshake::read_server_hello(hello, where));
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto key, find_key(options, server, deadline));
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto nonce, handshake::make_nonce());
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto greeting, handshake::read_greeting(bytes, where));
+  LOCKSTEP_ASSIGN_OR_RETURN(auto key, find_key(options, greeting, deadline));
+  const Status refused = handshake::wrong_key(greeting.source, !options.job_key.empty(), where);
+  if (key.empty()) return refused;  // a stranger's store may ask for a key that this process does not have
   const auto reached = remote_endpoint(fd.get());
   if (!reached.ok()) return Status(ErrorCode::kUnavailable, "the other side closed the connection");
-  const std::string place = place_of(reached.value());
-  const auto proof = handshake::client_hello(key, place, server.nonce, nonce);
-  LOCKSTEP_RETURN_IF_ERROR(send_all(fd.get(), proof, deadline));
-  std::string verdict(handshake::kVerdictBytes, '\0');
-  LOCKSTEP_RETURN_IF_ERROR(receive_all(fd.get(), verdict, deadline).with_context("waiting for the store's verdict"));
-  LOCKSTEP_RETURN_IF_ERROR(
-      handshake::check_verdict(key, place, !options.job_key.empty(), server, nonce, verdict, where));
-  return fd;
+  LOCKSTEP_ASSIGN_OR_RETURN(auto socket,
+                            SecureSocket::client(std::move(fd), std::move(key), place_of(reached.value())));
+  const Status proven = socket.shake_hands(deadline);
+  if (proven.code() == ErrorCode::kPermission) return refused;
+  LOCKSTEP_RETURN_IF_ERROR(proven.with_context("proving the key to the store"));
+  // A store that is flooded may close the connection until it has seen the end of the handshake.
+  std::string welcome(handshake::kWelcome.size(), '\0');
+  LOCKSTEP_RETURN_IF_ERROR(socket.receive_all(welcome, deadline).with_context("waiting for the store's welcome"));
+  return socket;
 }
 
 namespace {
@@ -94,21 +96,21 @@ Status gave_up(const TcpStoreOptions& options, int attempts, Deadline::Clock::du
 
 }  // namespace
 
-Result<Fd> connect_patiently(const TcpStoreOptions& options, Deadline deadline, int interrupt_fd) {
+Result<SecureSocket> connect_patiently(const TcpStoreOptions& options, Deadline deadline, int interrupt_fd) {
   LOCKSTEP_RETURN_IF_ERROR(handshake::check_job_key(options.job_key));
   const auto start = Deadline::Clock::now();
   auto next_report = start + kSayTriesEvery;
   auto pause = kFirstPause;
   for (int attempts = 1;; ++attempts) {
-    auto fd = connect_once(
+    auto socket = connect_once(
         options, earlier(deadline, Deadline::after(interrupt_fd < 0 ? kAttemptTimeout : kShortAttemptTimeout)));
-    if (fd.ok() || !worth_another_try(fd.status()) || !options.tries_again) return fd;
+    if (socket.ok() || !worth_another_try(socket.status()) || !options.tries_again) return socket;
     const auto now = Deadline::Clock::now();
-    if (deadline.remaining() <= pause) return gave_up(options, attempts, now - start, fd.status());
+    if (deadline.remaining() <= pause) return gave_up(options, attempts, now - start, socket.status());
     if (now >= next_report) {
       log::warning(fmt::format("still trying to reach the store at {}: {} attempts in {:.0f} s, last error: {}",
                                options.server.text(), attempts, std::chrono::duration<double>(now - start).count(),
-                               fd.status().message()));
+                               socket.status().message()));
       next_report = now + kSayTriesEvery;
     }
     if (wait_or_interrupt(interrupt_fd, pause)) {

@@ -9,9 +9,9 @@ namespace lockstep::comm {
 
 inline constexpr auto kHeartbeatEvery = std::chrono::milliseconds(300);
 
-// Sends an empty frame (wire.h), which the other side skips. Sends none while an earlier one is not acknowledged, or
-// when the other process has not read for so long that there is hardly room: a process that is stopped is not lost. The
-// caller must not be in the middle of a frame. False: the connection is of no use any more.
-bool send_heartbeat(int fd);
+// Whether an empty frame (wire.h), which the other side skips, is of use and passes at once. Not while an earlier one
+// is not acknowledged, nor when the other process has not read for so long that there is hardly room: a process that is
+// stopped is not lost.
+bool may_send_heartbeat(int fd);
 
 }  // namespace lockstep::comm

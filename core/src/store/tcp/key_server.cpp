@@ -17,7 +17,7 @@ constexpr int kServedAtOnce = 64;  // then the store's clients get their turn
 
 Result<KeyServer> KeyServer::open() {
   LOCKSTEP_ASSIGN_OR_RETURN(std::string name, random_socket_name("lockstep-key"));
-  LOCKSTEP_ASSIGN_OR_RETURN(std::string key, handshake::make_nonce());
+  LOCKSTEP_ASSIGN_OR_RETURN(std::string key, handshake::make_key());
   LOCKSTEP_ASSIGN_OR_RETURN(Fd listener, listen_unix(name, kBacklog));
   return KeyServer(std::move(name), std::move(key), std::move(listener));
 }
@@ -35,7 +35,7 @@ Status KeyServer::serve() const {
 Result<std::string> fetch_key(const std::string& name, Deadline deadline) {
   LOCKSTEP_ASSIGN_OR_RETURN(const Fd socket, connect_unix(name, deadline));
   LOCKSTEP_RETURN_IF_ERROR(check_same_user(socket.get()));
-  std::string key(handshake::kNonceBytes, '\0');
+  std::string key(handshake::kKeyBytes, '\0');
   LOCKSTEP_RETURN_IF_ERROR(receive_message(socket.get(), std::as_writable_bytes(std::span(key)), nullptr, deadline));
   return key;
 }

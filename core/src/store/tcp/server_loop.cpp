@@ -89,7 +89,10 @@ TcpStoreServer::Loop::Loop(TcpStoreServerOptions options, Key key, Endpoint endp
       epoll_(std::move(epoll)),
       stop_(std::move(stop)),
       service_(fmt::format("the store at {}", endpoint_.text()),
-               [this](ClientId id, const wire::Message& answer) { queue(id, wire::encode(answer)); }),
+               [this](ClientId id, const wire::Message& answer) {
+                 connections_.at(id).is_heartbeat = false;
+                 queue(id, wire::encode(answer));
+               }),
       next_id_(kFirstClientId) {
   watch(options_.listener.get(), kListenerId, EPOLLIN, EPOLL_CTL_ADD);
   watch(stop_.get(), kStopId, EPOLLIN, EPOLL_CTL_ADD);
@@ -184,19 +187,16 @@ void TcpStoreServer::Loop::make_room() {
 }
 
 void TcpStoreServer::Loop::admit(Fd fd) {
-  auto nonce = handshake::make_nonce();
-  if (!nonce.ok()) return;
+  const std::string greeting = handshake::to_bytes({key_.source, key_.server ? key_.server->name() : ""});
+  if (::send(fd.get(), greeting.data(), greeting.size(), MSG_NOSIGNAL) != std::ssize(greeting)) return;
   if (unproven_.size() >= options_.max_unproven) make_room();
   tune(fd.get());
   const ClientId id = next_id_++;
   watch(fd.get(), id, EPOLLIN | EPOLLRDHUP, EPOLL_CTL_ADD);
   Connection& connection = connections_[id];
   connection.fd = std::move(fd);
-  connection.nonce = std::move(nonce).value();
   connection.handshake_deadline = Deadline::after(options_.handshake_timeout);
   unproven_.insert(id);
-  const std::string key_socket = key_.server ? key_.server->name() : "";
-  queue(id, handshake::server_hello({key_.source, key_socket, connection.nonce}));
 }
 
 void TcpStoreServer::Loop::on_event(ClientId id, std::uint32_t events) {
@@ -206,54 +206,65 @@ void TcpStoreServer::Loop::on_event(ClientId id, std::uint32_t events) {
   bool keep = (events & (EPOLLHUP | EPOLLERR)) == 0;
   if (keep && (events & EPOLLOUT) != 0) keep = flush(id, connection);
   if (keep && (events & (EPOLLIN | EPOLLRDHUP)) != 0) {
-    keep = read_some(connection) && take_input(id, connection) && !connection.ended;
+    if (connection.proven) {
+      keep = read_some(connection) && take_frame(id, connection) && !connection.ended;
+    } else {
+      keep = take_hello(connection) && shake_hands(id, connection);
+    }
   }
   if (!keep) close(id);
 }
 
 bool TcpStoreServer::Loop::read_some(Connection& connection) {
   std::array<char, kReadChunk> chunk;
-  std::size_t budget = kReadPerEvent;
-  while (budget > 0) {
-    std::size_t wanted = std::min(chunk.size(), budget);
-    // Keeps no more of an unproven client than a hello and one byte, which shows that it sends too much.
-    if (!connection.proven) wanted = std::min(wanted, handshake::kClientHelloBytes + 1 - connection.in.size());
-    if (wanted == 0) return false;
-    const ssize_t count = ::recv(connection.fd.get(), chunk.data(), wanted, 0);
-    if (count == 0) connection.ended = true;
-    if (count == 0) return !connection.in.empty();
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return errno == EAGAIN;
-    if (connection.busy || connection.closing) return false;  // one request at a time
-    connection.in.append(chunk.data(), static_cast<std::size_t>(count));
-    budget -= static_cast<std::size_t>(count);
-    if (connection.proven && connection.in.size() > wire::kLengthBytes + wire::kMaxFrameBytes) return false;
+  for (std::size_t taken = 0; taken < kReadPerEvent;) {
+    const auto count = connection.socket.read_some(chunk);
+    if (!count.ok()) {
+      connection.ended = count.status().code() == ErrorCode::kUnavailable;
+      return connection.ended && !connection.in.empty();
+    }
+    if (count.value() == 0) return true;
+    if (connection.busy) return false;  // one request at a time
+    connection.in.append(chunk.data(), count.value());
+    taken += count.value();
+    if (connection.in.size() > wire::kLengthBytes + wire::kMaxFrameBytes) return false;
   }
   return true;
 }
 
-bool TcpStoreServer::Loop::take_input(ClientId id, Connection& connection) {
-  if (connection.closing || connection.in.empty()) return true;
-  return connection.proven ? take_frame(id, connection) : take_hello(id, connection);
-}
-
-bool TcpStoreServer::Loop::take_hello(ClientId id, Connection& connection) {
-  const std::size_t marked = std::min(connection.in.size(), handshake::kMark.size());
-  if (handshake::kMark.substr(0, marked) != std::string_view(connection.in).substr(0, marked)) return false;
-  if (connection.in.size() < handshake::kClientHelloBytes) return true;
+// Encryption begins only when the client's hello is there: until then a connection costs little.
+bool TcpStoreServer::Loop::take_hello(Connection& connection) {
+  while (connection.fd.valid()) {
+    const auto missing = handshake::missing_of_hello(connection.in);
+    if (!missing) return false;
+    if (*missing == 0) break;
+    std::array<char, handshake::kLongestHello> chunk;
+    const ssize_t count = ::recv(connection.fd.get(), chunk.data(), *missing, 0);
+    if (count == 0) return false;
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return errno == EAGAIN;
+    connection.in.append(chunk.data(), static_cast<std::size_t>(count));
+  }
+  if (!connection.fd.valid()) return true;
   const auto here = local_endpoint(connection.fd.get());
   if (!here.ok()) return false;
   std::vector<std::string> places = other_places_;
   places.push_back(place_of(here.value()));
-  auto judgement = handshake::judge(key_.bytes, places, connection.nonce, std::exchange(connection.in, {}));
-  if (judgement.verdict == handshake::Verdict::kNotOurs) return false;
-  queue(id, std::move(judgement.answer));
-  if (judgement.verdict == handshake::Verdict::kWrongKey) {
-    connection.closing = true;  // stays unproven: closed when the answer is sent, or at the handshake's deadline
-    return true;
-  }
+  auto socket =
+      SecureSocket::server(std::move(connection.fd), key_.bytes, std::move(places), std::exchange(connection.in, {}));
+  if (!socket.ok()) return false;
+  connection.socket = std::move(socket).value();
+  return true;
+}
+
+bool TcpStoreServer::Loop::shake_hands(ClientId id, Connection& connection) {
+  if (!connection.socket.valid()) return true;
+  const auto done = connection.socket.shake_hands();
+  if (!done.ok()) return false;
+  if (!done.value()) return true;
   connection.proven = true;
   unproven_.erase(id);
+  queue(id, std::string(handshake::kWelcome));
   MutexLock lock(mutex_);
   ++num_clients_;
   return true;
@@ -270,7 +281,7 @@ bool TcpStoreServer::Loop::take_frame(ClientId id, Connection& connection) {
   connection.in.clear();
   connection.busy = true;
   if (request->kind == static_cast<std::uint8_t>(wire::kWill)) {
-    notice_loss_within(connection.fd.get(), std::chrono::milliseconds(request->number));
+    notice_loss_within(connection.number(), std::chrono::milliseconds(request->number));
     watched_.insert(id);
     next_heartbeat_ = earlier(next_heartbeat_, Deadline::after(kHeartbeatEvery));
   }
@@ -300,25 +311,22 @@ void TcpStoreServer::Loop::flush_queued() {
 bool TcpStoreServer::Loop::flush(ClientId id, Connection& connection) {
   while (connection.sent < connection.out.size()) {
     const auto rest = std::string_view(connection.out).substr(connection.sent);
-    const ssize_t count = ::send(connection.fd.get(), rest.data(), rest.size(), MSG_NOSIGNAL);
-    if (count >= 0) {
-      connection.sent += static_cast<std::size_t>(count);
-    } else if (errno == EAGAIN) {
-      if (!std::exchange(connection.wants_write, true)) {
-        watch(connection.fd.get(), id, EPOLLIN | EPOLLRDHUP | EPOLLOUT, EPOLL_CTL_MOD);
-      }
-      return true;
-    } else if (errno != EINTR) {
-      return false;
+    const auto count = connection.socket.write_some(rest);
+    if (!count.ok()) return false;
+    connection.sent += count.value();
+    if (count.value() > 0) continue;
+    if (!std::exchange(connection.wants_write, true)) {
+      watch(connection.number(), id, EPOLLIN | EPOLLRDHUP | EPOLLOUT, EPOLL_CTL_MOD);
     }
+    return true;
   }
   connection.out = std::string();
   connection.sent = 0;
-  connection.busy = false;
+  if (!std::exchange(connection.is_heartbeat, false)) connection.busy = false;
   if (std::exchange(connection.wants_write, false)) {
-    watch(connection.fd.get(), id, EPOLLIN | EPOLLRDHUP, EPOLL_CTL_MOD);
+    watch(connection.number(), id, EPOLLIN | EPOLLRDHUP, EPOLL_CTL_MOD);
   }
-  return !connection.closing;
+  return true;
 }
 
 void TcpStoreServer::Loop::expire_handshakes() {
@@ -329,9 +337,11 @@ void TcpStoreServer::Loop::expire_handshakes() {
 
 void TcpStoreServer::Loop::send_heartbeats() {
   if (!next_heartbeat_.expired()) return;
-  for (const ClientId id : std::set<ClientId>(watched_)) {  // closing one changes the set
-    const Connection& connection = connections_.at(id);
-    if (connection.out.empty() && !send_heartbeat(connection.fd.get())) close(id);
+  for (const ClientId id : watched_) {
+    Connection& connection = connections_.at(id);
+    if (!connection.out.empty() || !may_send_heartbeat(connection.number())) continue;
+    queue(id, std::string(wire::kLengthBytes, '\0'));
+    connection.is_heartbeat = true;
   }
   next_heartbeat_ = watched_.empty() ? Deadline::never() : Deadline::after(kHeartbeatEvery);
 }

@@ -14,6 +14,7 @@
 #include "lockstep/store/tcp_store.h"
 #include "store/tcp/handshake.h"
 #include "store/tcp/key_server.h"
+#include "store/tcp/secure_socket.h"
 #include "store/tcp/store_service.h"
 
 namespace lockstep::comm {
@@ -31,17 +32,19 @@ class TcpStoreServer::Loop {
   using ClientId = StoreService::ClientId;
 
   struct Connection {
-    Fd fd;
+    Fd fd;                // until the client's hello is there
+    SecureSocket socket;  // from then on
     bool proven = false;
-    bool busy = false;     // a request waits or its answer is not yet sent: no other may come
-    bool closing = false;  // close once `out` is sent
-    bool ended = false;    // the client has closed: its earlier requests count, no more will come
-    std::string nonce;
+    bool busy = false;   // a request waits or its answer is not yet sent: no other may come
+    bool ended = false;  // the client has closed: its earlier requests count, no more will come
     Deadline handshake_deadline = Deadline::never();
     std::string in;
     std::string out;
     std::size_t sent = 0;
-    bool wants_write = false;  // as registered with epoll
+    bool is_heartbeat = false;  // `out` is nothing else
+    bool wants_write = false;   // as registered with epoll
+
+    int number() const { return fd.valid() ? fd.get() : socket.fd(); }
   };
 
   // The key that clients have to know.
@@ -63,9 +66,10 @@ class TcpStoreServer::Loop {
   void admit(Fd fd);
   void make_room();
   void on_event(ClientId id, std::uint32_t events);
-  bool read_some(Connection& connection);                // false: close it
-  bool take_input(ClientId id, Connection& connection);  // false: close it
-  bool take_hello(ClientId id, Connection& connection);
+  // False: close it.
+  bool read_some(Connection& connection);
+  bool take_hello(Connection& connection);
+  bool shake_hands(ClientId id, Connection& connection);
   bool take_frame(ClientId id, Connection& connection);
   void queue(ClientId id, std::string bytes);
   void flush_queued();

@@ -1,13 +1,12 @@
 #include "store/tcp/session.h"
 
 #include <fmt/format.h>
-#include <sys/socket.h>
+#include <poll.h>
 
 #include <array>
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
+#include "base/poll.h"
 #include "store/tcp/connect.h"
 #include "store/tcp/socket.h"
 #include "store/tcp/wire.h"
@@ -39,31 +38,34 @@ Result<std::optional<Message>> next_message(std::string& in) {
 }  // namespace
 
 Result<StoreSession> StoreSession::connect(const TcpStoreOptions& options, Deadline deadline, int interrupt_fd) {
-  LOCKSTEP_ASSIGN_OR_RETURN(Fd fd, connect_patiently(options, deadline, interrupt_fd));
-  LOCKSTEP_ASSIGN_OR_RETURN(Endpoint local, local_endpoint(fd.get()));
-  LOCKSTEP_ASSIGN_OR_RETURN(Endpoint server, remote_endpoint(fd.get()));
-  return StoreSession(std::move(fd), std::move(local), std::move(server));
+  LOCKSTEP_ASSIGN_OR_RETURN(SecureSocket socket, connect_patiently(options, deadline, interrupt_fd));
+  LOCKSTEP_ASSIGN_OR_RETURN(Endpoint local, local_endpoint(socket.fd()));
+  LOCKSTEP_ASSIGN_OR_RETURN(Endpoint server, remote_endpoint(socket.fd()));
+  return StoreSession(std::move(socket), std::move(local), std::move(server));
 }
 
 Status StoreSession::leave_will(std::string_view list, std::string_view value, std::chrono::milliseconds silence) {
   const Deadline deadline = Deadline::after(kRequestTimeout);
   const Message will{static_cast<std::uint8_t>(wire::kWill), silence.count(), {std::string(list), std::string(value)}};
-  LOCKSTEP_RETURN_IF_ERROR(send_all(fd_.get(), wire::encode(will), deadline));
+  LOCKSTEP_RETURN_IF_ERROR(socket_.send_all(wire::encode(will), deadline));
   // An earlier will has brought heartbeats, of which take() may have left a part.
   std::optional<Message> answer;
-  for (std::string byte(1, '\0');; in_ += byte) {
+  while (true) {
     LOCKSTEP_ASSIGN_OR_RETURN(answer, next_message(in_));
     if (answer) break;
-    LOCKSTEP_RETURN_IF_ERROR(receive_all(fd_.get(), byte, deadline));
+    LOCKSTEP_ASSIGN_OR_RETURN(const bool more, read_more());
+    if (more) continue;
+    LOCKSTEP_ASSIGN_OR_RETURN(const bool ready, poll_until(fd(), POLLIN, deadline));
+    if (!ready) return Status(ErrorCode::kTimeout, "no answer in time");
   }
   // The server's end sends heartbeats, this one only probes, one a second: a single lost probe must not count.
-  notice_loss_within(fd_.get(), silence + std::chrono::seconds(1));
+  notice_loss_within(fd(), silence + std::chrono::seconds(1));
   return wire::status_of(*answer);
 }
 
 Status StoreSession::ask(std::string_view key) {
   const Message request = wire::request_of({.op = StoreCall::Op::kGet, .keys = {std::string(key)}});
-  return send_all(fd_.get(), wire::encode(request), Deadline::after(kRequestTimeout));
+  return socket_.send_all(wire::encode(request), Deadline::after(kRequestTimeout));
 }
 
 Result<std::optional<Bytes>> StoreSession::take() {
@@ -74,14 +76,16 @@ Result<std::optional<Bytes>> StoreSession::take() {
       if (answer->parts.size() != 1) return Status(ErrorCode::kCorrupt, "the store's answer lacks its value");
       return std::optional<Bytes>(std::move(answer->parts[0]));
     }
-    std::array<char, 16384> buffer;
-    const ssize_t count = ::recv(fd_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0 && errno == EAGAIN) return std::optional<Bytes>();
-    if (count == 0) return Status(ErrorCode::kUnavailable, "the other side closed the connection");
-    if (count < 0) return Status(ErrorCode::kUnavailable, std::strerror(errno));
-    in_.append(buffer.data(), static_cast<std::size_t>(count));
+    LOCKSTEP_ASSIGN_OR_RETURN(const bool more, read_more());
+    if (!more) return std::optional<Bytes>();
   }
+}
+
+Result<bool> StoreSession::read_more() {
+  std::array<char, 16384> room;
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::size_t count, socket_.read_some(room));
+  in_.append(room.data(), count);
+  return count > 0;
 }
 
 }  // namespace lockstep::comm

@@ -11,6 +11,7 @@
 #include "lockstep/base/mutex.h"
 #include "store/keys/key_value_table.h"
 #include "store/tcp/connect.h"
+#include "store/tcp/secure_socket.h"
 #include "store/tcp/socket.h"
 #include "store/tcp/wire.h"
 
@@ -37,10 +38,10 @@ Status malformed_answer() {
 // The connections of one client: those in a call, and idle ones for the next call.
 class TcpStore::Connections {
  public:
-  Connections(TcpStoreOptions options, Fd first) : options_(std::move(options)), numeric_(options_) {
-    if (auto local = local_endpoint(first.get()); local.ok()) local_address_ = local->host;
+  Connections(TcpStoreOptions options, SecureSocket first) : options_(std::move(options)), numeric_(options_) {
+    if (auto local = local_endpoint(first.fd()); local.ok()) local_address_ = local->host;
     // Looking up a name has no deadline, so it is done once.
-    if (auto server = remote_endpoint(first.get()); server.ok()) numeric_.server = server.value();
+    if (auto server = remote_endpoint(first.fd()); server.ok()) numeric_.server = server.value();
     idle_.push_back(std::move(first));
   }
 
@@ -56,8 +57,8 @@ class TcpStore::Connections {
   void close();
 
  private:
-  Result<Fd> take(Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
-  Result<Message> exchange(int fd, const std::string& frame, Deadline deadline) const;
+  Result<SecureSocket> take(Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
+  Result<Message> exchange(SecureSocket& socket, const std::string& frame, Deadline deadline) const;
   Status check_open() LOCKSTEP_EXCLUDES(mutex_);
   Status lost(const Status& why) const;
   Status left() const;
@@ -70,7 +71,7 @@ class TcpStore::Connections {
   std::atomic<bool> silent_{false};  // the last request was not answered in time
   Mutex mutex_;
   bool closed_ LOCKSTEP_GUARDED_BY(mutex_) = false;
-  std::vector<Fd> idle_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::vector<SecureSocket> idle_ LOCKSTEP_GUARDED_BY(mutex_);
   std::set<int> busy_ LOCKSTEP_GUARDED_BY(mutex_);  // owned by the calls under way
 };
 
@@ -95,14 +96,14 @@ Status TcpStore::Connections::check_open() {
   return closed_ ? left() : Status();
 }
 
-Result<Fd> TcpStore::Connections::take(Deadline deadline) {
+Result<SecureSocket> TcpStore::Connections::take(Deadline deadline) {
   {
     MutexLock lock(mutex_);
     if (!closed_ && !idle_.empty()) {
-      Fd fd = std::move(idle_.back());
+      SecureSocket socket = std::move(idle_.back());
       idle_.pop_back();
-      busy_.insert(fd.get());
-      return fd;
+      busy_.insert(socket.fd());
+      return socket;
     }
   }
   LOCKSTEP_RETURN_IF_ERROR(check_open());
@@ -112,17 +113,17 @@ Result<Fd> TcpStore::Connections::take(Deadline deadline) {
     made = connect_once(numeric_, deadline);
   }
   LOCKSTEP_RETURN_IF_ERROR(made.status());
-  Fd fd = std::move(made).value();
   MutexLock lock(mutex_);
   if (closed_) return left();
-  busy_.insert(fd.get());
-  return fd;
+  busy_.insert(made->fd());
+  return made;
 }
 
-Result<Message> TcpStore::Connections::exchange(int fd, const std::string& frame, Deadline deadline) const {
-  LOCKSTEP_RETURN_IF_ERROR(send_all(fd, frame, deadline));
+Result<Message> TcpStore::Connections::exchange(SecureSocket& socket, const std::string& frame,
+                                                Deadline deadline) const {
+  LOCKSTEP_RETURN_IF_ERROR(socket.send_all(frame, deadline));
   std::string length(wire::kLengthBytes, '\0');
-  LOCKSTEP_RETURN_IF_ERROR(receive_all(fd, length, deadline));
+  LOCKSTEP_RETURN_IF_ERROR(socket.receive_all(length, deadline));
   const std::size_t bytes = wire::frame_length(length);
   if (bytes > wire::kMaxFrameBytes) {
     return Status(ErrorCode::kCorrupt,
@@ -130,7 +131,7 @@ Result<Message> TcpStore::Connections::exchange(int fd, const std::string& frame
                               options_.server.text(), bytes, wire::kMaxFrameBytes));
   }
   std::string body(bytes, '\0');
-  LOCKSTEP_RETURN_IF_ERROR(receive_all(fd, body, deadline));
+  LOCKSTEP_RETURN_IF_ERROR(socket.receive_all(body, deadline));
   return wire::decode(body);
 }
 
@@ -151,14 +152,14 @@ Result<Message> TcpStore::Connections::call(const Message& request, Deadline dea
     LOCKSTEP_RETURN_IF_ERROR(check_open());
     return lost(taken.status());
   }
-  Fd fd = std::move(taken).value();
-  auto answer = exchange(fd.get(), wire::encode(request), deadline);
+  SecureSocket socket = std::move(taken).value();
+  auto answer = exchange(socket, wire::encode(request), deadline);
   silent_ = answer.status().code() == ErrorCode::kTimeout;
   {
     MutexLock lock(mutex_);
-    busy_.erase(fd.get());
+    busy_.erase(socket.fd());
     if (answer.ok() && !closed_)
-      idle_.push_back(std::move(fd));  // after an error an old answer may be in the connection
+      idle_.push_back(std::move(socket));  // after an error an old answer may be in the connection
   }
   if (!answer.ok()) {
     LOCKSTEP_RETURN_IF_ERROR(check_open());
@@ -180,8 +181,8 @@ TcpStore::TcpStore(std::unique_ptr<Connections, LeakInForks> connections) : conn
 TcpStore::~TcpStore() = default;
 
 Result<std::shared_ptr<TcpStore>> TcpStore::connect(TcpStoreOptions options, Deadline deadline) {
-  LOCKSTEP_ASSIGN_OR_RETURN(Fd fd, connect_patiently(options, deadline));
-  std::unique_ptr<Connections, LeakInForks> connections(new Connections(std::move(options), std::move(fd)));
+  LOCKSTEP_ASSIGN_OR_RETURN(SecureSocket socket, connect_patiently(options, deadline));
+  std::unique_ptr<Connections, LeakInForks> connections(new Connections(std::move(options), std::move(socket)));
   return std::shared_ptr<TcpStore>(new TcpStore(std::move(connections)));
 }
 
