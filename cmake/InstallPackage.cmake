@@ -13,7 +13,7 @@ get_property(backends GLOBAL PROPERTY LOCKSTEP_BACKENDS)
 add_library(lockstep_all INTERFACE)
 add_library(lockstep::lockstep ALIAS lockstep_all)
 # All that `cmake --install` and the packages take.
-add_custom_target(lockstep_installed DEPENDS ${backends} lockstep_programs lockstep_completions)
+add_custom_target(lockstep_installed DEPENDS ${backends} lockstep_programs)
 set(lower)
 foreach(component ${LOCKSTEP_COMPONENTS})
   get_property(layers GLOBAL PROPERTY LOCKSTEP_${component}_LAYERS)

@@ -1,5 +1,5 @@
-// Augments one picture, without LibTorch in the code: writes versions of it as PPM files, and says what a pass over ten
-// crops gives.
+// Augments one picture, without LibTorch in the code: writes versions of it as PPM files, and shows the sample that a
+// network would be given.
 //
 //   ./augment_picture PICTURE FOLDER [COUNT]
 #include <lockstep/data/errors.h>
@@ -11,6 +11,7 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -30,9 +31,8 @@ void write_ppm(const std::filesystem::path& path, const SampleShape& shape, cons
 
 void write_versions(const Image& picture, const std::filesystem::path& folder, int count) {
   const Compose augment({RandomResizedCrop{160}, RandomHorizontalFlip{},
-                         RandomApply{{RandomChoice{{RandomPerspective{0.4, 1.0}, ElasticTransform{60.0, 5.0}}}}, 0.5},
-                         RandomOrder{{RandomPosterize{4, 0.3}, RandomSolarize{160, 0.2}, RandomAdjustSharpness{3.0}}},
-                         AugMix{}});
+                         RandomApply{{RandomChoice{{RandomRotation{20}, ColorJitter{.hue = 0.2}}}}, 0.5},
+                         RandomOrder{{RandomPosterize{4, 0.3}, RandomSolarize{160, 0.2}, RandomAdjustSharpness{3.0}}}});
   for (int i = 0; i < count; ++i) {
     // The key decides everything: the same seed, epoch and index always give this version.
     const SamplePlan plan = augment.draw(picture.size(), {.seed = 1, .epoch = 0, .index = i});
@@ -43,20 +43,16 @@ void write_versions(const Image& picture, const std::filesystem::path& folder, i
   }
 }
 
-// What a network would be given to judge one picture ten times.
-void show_crops(const Image& picture) {
-  const Compose crops({Resize{128}, TenCrop{112}, ToTensor{}, Normalize{{0.5}, {0.5}}});
-  const SamplePlan plan = crops.draw(picture.size(), {});
+// The numbers that a network would be given.
+void show_sample(const Image& picture) {
+  const Compose evaluate({Resize{128}, CenterCrop{112}, ToTensor{}, Normalize{{0.5}, {0.5}}});
+  const SamplePlan plan = evaluate.draw(picture.size(), {});
   const SampleShape shape = Compose::shape_of(plan);
   std::vector<float> sample(shape.bytes() / sizeof(float));
-  crops.apply(plan, picture, sample.data());
-  std::printf("sample of ten crops: [%d, %d, %d, %d]\n", shape.crops, shape.channels, shape.height, shape.width);
-  const std::size_t each = sample.size() / static_cast<std::size_t>(shape.crops);
-  for (std::size_t i = 0; i < static_cast<std::size_t>(shape.crops); ++i) {
-    double sum = 0.0;
-    for (std::size_t j = 0; j < each; ++j) sum += sample[i * each + j];
-    std::printf("crop %zu: mean %.3f\n", i, sum / static_cast<double>(each));
-  }
+  evaluate.apply(plan, picture, sample.data());
+  const double sum = std::accumulate(sample.begin(), sample.end(), 0.0);
+  std::printf("sample: [%d, %d, %d], mean %.3f\n", shape.channels, shape.height, shape.width,
+              sum / static_cast<double>(sample.size()));
 }
 
 int main(int argc, char** argv) {
@@ -69,7 +65,7 @@ int main(int argc, char** argv) {
     if (!picture.ok()) throw DataError(picture.status().code(), picture.status().message());
     std::filesystem::create_directories(argv[2]);
     write_versions(picture.value(), argv[2], argc > 3 ? std::stoi(argv[3]) : 8);
-    show_crops(picture.value());
+    show_sample(picture.value());
   } catch (const std::exception& error) {
     std::fprintf(stderr, "augment_picture: %s\n", error.what());
     return 1;

@@ -181,16 +181,8 @@ class Squares : public lockstep::data::Dataset {
 
 [[maybe_unused]] void lists() {
   Compose train({RandomResizedCrop{224}, RandomHorizontalFlip{},
-                 RandomApply{{RandomChoice{{RandomPerspective{0.3, 1.0}, ElasticTransform{40.0, 4.0}}}}, 0.2},
-                 TrivialAugmentWide{}, ToTensor{}, Normalize{{0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}}});
-  Compose test({Resize{256}, TenCrop{224}, ToTensor{}, Normalize{{0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}}});
-}
-
-[[maybe_unused]] void ten_crops(DataLoader& loader, torch::nn::AnyModule& model) {
-  for (auto& [images, labels] : loader) {  // [64, 10, 3, 224, 224]
-    torch::Tensor logits = model.forward(images.flatten(0, 1)).view({images.size(0), 10, -1}).mean(1);
-    (void)logits, (void)labels;
-  }
+                 RandomApply{{RandomChoice{{ColorJitter{.hue = 0.1}, RandomSolarize{128.0}}}}, 0.2}, ToTensor{},
+                 Normalize{{0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}}});
 }
 
 [[maybe_unused]] void views_header(const std::vector<std::int64_t>& first_thousand, Example (*add_noise)(Example)) {

@@ -49,7 +49,7 @@ TEST(TransformsExample, WritesVersionsAndJudgesCrops) {
       run_program({LOCKSTEP_EXAMPLES_FOLDER "/augment_picture", (folder.path() / "one.ppm").native(),
                    (folder.path() / "versions").native(), "3"});
   EXPECT_EQ(finished.exit_code, 0) << finished.err;
-  EXPECT_NE(finished.out.find("sample of ten crops: [10, 3, 112, 112]"), std::string::npos) << finished.out;
+  EXPECT_NE(finished.out.find("sample: [3, 112, 112]"), std::string::npos) << finished.out;
   for (const char* name : {"version-0.ppm", "version-1.ppm", "version-2.ppm"}) {
     EXPECT_EQ(std::filesystem::file_size(folder.path() / "versions" / name), 15U + 160 * 160 * 3) << name;
   }

@@ -53,7 +53,6 @@ PIPELINES = {
     "colours": [T.RandomInvert(1.0), T.RandomPosterize(5, 1.0), T.RandomSolarize(100, 1.0), T.RandomAutocontrast(1.0)],
     "equalize": [T.RandomApply([T.RandomEqualize(1.0)], 1.0), T.RandomAdjustSharpness(3.0, 1.0)],
     "lists": [T.RandomOrder([T.RandomChoice(flips[:1])]), T.RandomApply(flips, 0.0), T.Resize(40)],
-    "sizes": [v2.RandomResize(40, 41), v2.ScaleJitter((108, 90), (1.0, 1.0))],
     "normalize": [normalize],
     "reference": [T.RandomResizedCrop(32, **middle), *flips, T.RandomRotation((45, 45)), T.RandomAffine((45, 45)), *jitter,
                   normalize],
@@ -73,15 +72,9 @@ def tensors(steps):
     return [step for step in steps if step is not normalize] + [T.ToTensor(), *on_floats]
 
 
-def stack_of(convert):
-    return T.Lambda(lambda crops: torch.stack([convert(crop) for crop in crops]))
-
-
 composed = {name: tensors(steps) for name, steps in PIPELINES.items()}
 composed["bytes"] = [T.PILToTensor()]
 composed["packed"] = [packed, T.PILToTensor()]
-composed["five_crop"] = [T.Resize(40), T.FiveCrop((30, 36)), stack_of(T.ToTensor())]
-composed["ten_crop"] = [T.Grayscale(), T.TenCrop((50, 41), True), stack_of(T.PILToTensor())]
 composed["grey_bytes"] = [T.Grayscale(), T.Resize(40), T.PILToTensor()]
 described = {}
 for name, steps in composed.items():

@@ -2,7 +2,6 @@
 import torch
 from torchvision import transforms as T
 from torchvision.transforms import functional as F
-from torchvision.transforms import v2
 
 COUNT = 10000
 torch.manual_seed(0)
@@ -36,20 +35,5 @@ for _ in range(COUNT):
     for place, value in enumerate(F._get_inverse_affine_matrix([24.0, 32.0], *chosen)):
         add(f"affine_{place}", value)
     add("jitter_order", sum(int(which) * 4 ** place for place, which in enumerate(order)))
-small = torch.zeros(1, 64, 48, dtype=torch.uint8)
-resize, jitter = v2.RandomResize(20, 60), v2.ScaleJitter((100, 80), (0.5, 1.5))
-for _ in range(COUNT):
-    for label, width, height, scale in (("corners", 48, 64, 0.5), ("far_corners", 9, 31, 1.0)):
-        _, corners = T.RandomPerspective.get_params(width, height, scale)
-        for place, (x, y) in enumerate(corners):
-            add(f"{label}_x{place}", x)
-            add(f"{label}_y{place}", y)
-    displacement = T.ElasticTransform.get_params([30.0, 20.0], [1.0, 0.6], [10, 12])
-    add("elastic_x", displacement[0, 4, 5, 0].item())
-    add("elastic_y", displacement[0, 0, 0, 1].item())
-    for label, transform in (("random_resize", resize), ("scale_jitter", jitter)):
-        _, height, width = F.get_dimensions(F.resize(small, list(transform.make_params([image])["size"])))
-        add(f"{label}_width", width)
-        add(f"{label}_height", height)
 for name, values in numbers.items():
     print(name, *values)

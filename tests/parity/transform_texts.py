@@ -13,12 +13,12 @@ warnings.simplefilter("ignore")
 PICTURE = Image.radial_gradient("L").resize((24, 24)).convert("RGB")
 NAMES = {name: getattr(transforms, name) for name in dir(transforms)} | {"torch": torch, "v2": v2, "transforms": transforms}
 ARGUMENTS = {
-    "Resize": (8,), "CenterCrop": (8,), "RandomResizedCrop": (8,), "RandomCrop": (8,), "RandomResize": (8, 12),
-    "ScaleJitter": ((8, 9),), "FiveCrop": (8,), "TenCrop": (8,), "Pad": (2,), "RandomRotation": (30,), "RandomAffine": (30,),
+    "Resize": (8,), "CenterCrop": (8,), "RandomResizedCrop": (8,), "RandomCrop": (8,),
+    "Pad": (2,), "RandomRotation": (30,), "RandomAffine": (30,),
     "GaussianBlur": (3,), "RandomPosterize": (3,), "RandomSolarize": (100,), "RandomAdjustSharpness": (2,)}
-OTHERS = ["RandomHorizontalFlip", "RandomVerticalFlip", "RandomPerspective", "ElasticTransform", "ColorJitter", "Grayscale",
-          "RandomGrayscale", "RandomInvert", "RandomAutocontrast", "RandomEqualize", "AutoAugment", "RandAugment",
-          "TrivialAugmentWide", "AugMix", "ToTensor", "PILToTensor"]
+OTHERS = ["RandomHorizontalFlip", "RandomVerticalFlip", "ColorJitter", "Grayscale",
+          "RandomGrayscale", "RandomInvert", "RandomAutocontrast", "RandomEqualize",
+          "ToTensor", "PILToTensor"]
 
 
 PROGRAMS = [

@@ -1,19 +1,12 @@
 // The parts of `lockstep` that run_program() is made of.
 #pragma once
 
-#include <string>
-
 #include "cli/run_options.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/status.h"
 #include "options/command.h"
 
 namespace lockstep::cli {
-
-// `lockstep completion bash|zsh|man`: what shells and man know of the commands, from their own definitions. The scripts
-// complete commands, options, their values and the names of running jobs. The options of commands that are programs of
-// their own are read from their --help when they are completed. The page for man is lockstep(1).
-void add_completion_command(options::Command& app, const std::string& version);
 
 // `lockstep ps`, `status` and `stop`: the running jobs of this user. Their exit codes: 0; 1 when there is no such job
 // or it does not end; 2 for a name that fits several.

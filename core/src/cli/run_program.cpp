@@ -144,12 +144,11 @@ int run_program(int argc, char** argv, const std::shared_ptr<options::Table>& ta
   app.add("evaluate", "Evaluate a trained model on pictures whose classes are known");
   app.add("predict", "Say which classes a trained model gives pictures");
   app.add("new", "Make a project that builds and trains at once");
-  app.add("checkpoint", "Show, verify, compare, convert or export files of models and training runs");
+  app.add("checkpoint", "Show, verify, convert or export files of models and training runs");
   app.add("doctor", "Look for what is wrong with this machine");
   app.add("bench", "Measure how fast ranks communicate on this machine");
   add_job_commands(app);
   add_inspect_command(app);
-  add_completion_command(app, LOCKSTEP_VERSION);
   return options::run(app, {argv + 1, argv + argc});
 }
 

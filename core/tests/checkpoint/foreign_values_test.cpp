@@ -6,6 +6,7 @@
 
 #include "checkpoint/dict.h"
 #include "checkpoint/pickle_file.h"
+#include "checkpoint/same_values.h"
 #include "checkpoint/state/file_values.h"
 #include "checkpoint/tools/tools.h"
 #include "lockstep/checkpoint/errors.h"
@@ -88,9 +89,8 @@ TEST_F(ForeignValues, AreRefusedByNameWhereTheyAreReached) {
   }
   test::expect_error<CheckpointError>(ErrorCode::kUnsupported, {"[\"argparse.Namespace\"]", "refused"},
                                       [&] { write_torch_file(path("b.pt"), value); });
-  EXPECT_NE(verify(path(), {}).lines[0].find("good: torch.save (zip), 1 tensors, 15 objects"), std::string::npos);
+  EXPECT_NE(verify(path()).lines[0].find("good: torch.save (zip), 1 tensors, 15 objects"), std::string::npos);
   EXPECT_EQ(show(path(), {}).at(4), "  argparse.Namespace: the Python object argparse.Namespace, which is not read");
-  EXPECT_EQ(diff(path(), path(), {}).lines.size(), entries.size());
   EXPECT_EQ(convert(path(), path("run.ckpt"), {}).size(), entries.size());  // left out, each with a line
   convert(path(), path("weights.safetensors"), {.entry = "model"});
   EXPECT_EQ(read_state_dict(path("weights.safetensors")).size(), 1U);
@@ -105,7 +105,7 @@ TEST_F(ForeignValues, AreNotSeedsOf64BitsNorEmptyBytes) {
   EXPECT_EQ(value.at("seed").toUInt(), (std::uint64_t{1} << 63) + 5);
   EXPECT_EQ(value.at("bytes").toStringRef(), "");
   EXPECT_EQ(value.at("bytes8").toStringRef(), "ab");
-  EXPECT_TRUE(diff(path(), path("b.pt"), {}).lines.empty());
+  EXPECT_TRUE(same_files(path(), path("b.pt")));
   EXPECT_EQ(show(path("b.pt"), {.entry = "seed"}).at(1), "9223372036854775813");
 }
 
@@ -138,7 +138,6 @@ TEST_F(HostileFiles, RepeatTextsInMemoryOnly) {
   const c10::IValue copy = read_torch_file(path("b.pt"));
   ASSERT_EQ(copy.toListRef().size(), 2001U);
   EXPECT_EQ(copy.toListRef()[2000].toStringRef(), std::string(kLength, 'x'));
-  test::expect_error<CheckpointError>(ErrorCode::kUnsupported, {"texts"}, [&] { diff(path(), path("b.pt"), {}); });
   Dict run = make_dict();
   run.insert("model", to_ivalue({{"w", torch::ones({1})}}));
   run.insert("texts", copy);
@@ -163,15 +162,10 @@ TEST_F(HostileFiles, WithOverlappingTensorsStaySmall) {
   };
   refused([&] { convert(path(), path("b.safetensors"), {}); });
   refused([&] { convert(path(), path("b.pt"), {.dtype = "float16"}); });
-  refused([&] { show(path(), {.statistics = true}); });
-  refused([&] { diff(path(), path(), {}); });
   Dict run = make_dict();
   run.insert("model", value);
   write_torch_file(path(), run);
   refused([&] { convert(path(), path("b.ckpt"), {}); });
-  const Verified verified = verify(path(), {.finite = true});
-  EXPECT_FALSE(verified.good);
-  EXPECT_NE(verified.lines.at(0).find("repeat their elements"), std::string::npos) << verified.lines.at(0);
   const torch::Tensor lazy = torch::complex(base, base).as_strided({8192, 8192}, {1, 1}).conj();
   write_torch_file(path(), lazy);
   EXPECT_LT(std::filesystem::file_size(path()), 200'000U);

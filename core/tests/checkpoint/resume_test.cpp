@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "checkpoint/tools/tools.h"
+#include "checkpoint/same_values.h"
 #include "lockstep/c10d/distributed.h"
 #include "lockstep/c10d/objects.h"
 #include "lockstep/checkpoint/checkpoint_manager.h"
@@ -164,9 +164,8 @@ TEST(ResumeMulti, GoesOnInTheMiddleOfAnEpochWithAnyNumberOfRanks) {
       std::iota(each.begin(), each.end(), 0);
       EXPECT_EQ(seen, each) << world << " ranks";
       write_torch_file(folder.path("resumed.pt"), training.state());
-      const Lines lines = diff(whole, folder.path("resumed.pt"), {}).lines;
       if (world == kResumedWorld) {
-        EXPECT_EQ(lines, Lines()) << "the same bits as without the stop";
+        EXPECT_TRUE(same_files(whole, folder.path("resumed.pt"))) << "the same bits as without the stop";
       }
     });
   }

@@ -6,8 +6,10 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 #include "checkpoint/dict.h"
+#include "checkpoint/same_values.h"
 #include "checkpoint/tools/tools.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/torch_file.h"
@@ -49,8 +51,9 @@ class CheckpointTools : public testing::Test {
   }
 
   std::filesystem::path path(const std::string& name) const { return folder_.path() / name; }
-  Lines diff_of(const std::string& first, const std::string& second, const DiffOptions& options = {}) const {
-    return diff(path(first), path(second), options).lines;
+  // Whether two files, or the values under this key of them, are the same with the same types.
+  bool same(const std::string& first, const std::string& second, std::string_view entry = "") const {
+    return same_files(path(first), path(second), entry);
   }
 
   test::ScratchFolder folder_;

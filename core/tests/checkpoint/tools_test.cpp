@@ -21,8 +21,8 @@ TEST_F(CheckpointTools, ShowWhatIsInAFile) {
                            "\n        betas: tuple of 2: 0.9, 0.999\n", "\n  name: \"first run\"\n"}) {
     EXPECT_NE(shown.find(line), std::string::npos) << line << "in\n" << shown;
   }
-  const std::string entry = joined(show(path("run.pt"), {.entry = "model", .statistics = true}));
-  EXPECT_NE(entry.find("weight: float32 [2, 3]; from "), std::string::npos) << entry;
+  const std::string entry = joined(show(path("run.pt"), {.entry = "model"}));
+  EXPECT_NE(entry.find("weight: float32 [2, 3]\n"), std::string::npos) << entry;
   EXPECT_EQ(entry.find("optimizer"), std::string::npos);
   test::expect_error<CheckpointError>(ErrorCode::kMismatch, {"run.pt", "no entry \"net\"", "model, optimizer"},
                                       [&] { show(path("run.pt"), {.entry = "net"}); });
@@ -32,9 +32,9 @@ TEST_F(CheckpointTools, ShowWhatIsInAFile) {
 TEST_F(CheckpointTools, ConvertRunsBothWays) {
   EXPECT_EQ(convert(path("run.pt"), path("run.ckpt"), {}), Lines());
   convert(path("run.ckpt"), path("back.pt"), {});
-  EXPECT_EQ(diff_of("run.pt", "back.pt", {.first_entry = "model", .second_entry = "model"}), Lines());
-  EXPECT_EQ(diff_of("run.pt", "back.pt", {.first_entry = "optimizer", .second_entry = "optimizer"}), Lines());
-  EXPECT_EQ(diff_of("run.ckpt", "back.pt"), Lines());
+  EXPECT_TRUE(same("run.pt", "back.pt", "model"));
+  EXPECT_TRUE(same("run.pt", "back.pt", "optimizer"));
+  EXPECT_TRUE(same("run.ckpt", "back.pt"));
   const Checkpoint resumed = Checkpoint::load(path("run.ckpt"));
   Trained other;
   resumed.restore_model(*other.net);
@@ -93,7 +93,7 @@ TEST_F(CheckpointTools, ConvertedTensorsAndMetricsComeBack) {
   CheckpointManager(path("runs")).save(3, state, 2.0);
   convert(path("runs"), path("back.pt"), {});
   EXPECT_EQ(convert(path("back.pt"), path("again.ckpt"), {}), Lines());
-  EXPECT_EQ(diff(path("runs"), path("again.ckpt"), {}).lines, Lines());
+  EXPECT_TRUE(same("runs", "again.ckpt"));
   EXPECT_TRUE(read_torch_file(path("back.pt")).toGenericDict().at("metric").isDouble());
   EXPECT_TRUE(Checkpoint::load(path("again.ckpt")).get_tensors("ema").contains("fc.weight"));
   Dict run = read_torch_file(path("back.pt")).toGenericDict();
@@ -192,7 +192,7 @@ TEST_F(CheckpointTools, ConvertedOptimizersKeepTheOptionsOfPython) {
                                       [&] { convert(path("own.pt"), path("own.ckpt"), {}); });
   EXPECT_EQ(convert(path("own.pt"), path("own.ckpt"), {.optimizer = "AdamW"}), Lines());
   EXPECT_EQ(convert(path("own.ckpt"), path("back.pt"), {}), Lines());
-  EXPECT_EQ(diff_of("own.pt", "back.pt", {.first_entry = "optimizer", .second_entry = "optimizer"}), Lines());
+  EXPECT_TRUE(same("own.pt", "back.pt", "optimizer"));
   Trained other;
   Checkpoint::load(path("own.ckpt")).restore_optimizer(other.optimizer);
   EXPECT_EQ(other.optimizer.param_groups()[0].options().get_lr(), 1.0);
@@ -263,8 +263,9 @@ TEST_F(CheckpointTools, ConvertStateDicts) {
   convert(path("run.pt"), path("half.safetensors"), {.entry = "model", .dtype = "float16", .add_prefix = "module."});
   EXPECT_EQ(read_state_dict(path("half.safetensors"))["module.weight"].scalar_type(), torch::kHalf);
   convert(path("half.safetensors"), path("plain.pt"), {.dtype = "float32", .strip_prefix = "module."});
-  EXPECT_EQ(diff_of("plain.pt", "model.safetensors", {.rtol = 1e-2}), Lines());
-  EXPECT_EQ(diff_of("plain.pt", "model.safetensors").size(), 2U);
+  const StateDict plain = read_state_dict(path("plain.pt"));
+  EXPECT_TRUE(torch::allclose(plain["weight"], run_.net->weight, 1e-2));
+  EXPECT_FALSE(torch::equal(plain["weight"], run_.net->weight));
   const auto refused = [&](ErrorCode code, const std::string& to, const std::string& part, ConvertOptions options) {
     test::expect_error<CheckpointError>(code, {part}, [&] { convert(path("run.pt"), path(to), options); });
     EXPECT_FALSE(std::filesystem::exists(path(to)));
@@ -287,11 +288,10 @@ TEST_F(CheckpointTools, TheCommandsOfThePage) {
   Dict wrapped = make_dict();
   wrapped.insert("model", model);
   write_torch_file(path("wrapped.pt"), wrapped);
-  for (const char* words :
-       {"show runs/a", "show run.pt --entry model --statistics", "verify runs/a weights.safetensors",
-        "diff runs/a run.pt --entry model --rtol 1e-6", "convert run.pt step-000000042.ckpt",
-        "convert wrapped.pt half.safetensors --entry model --dtype float16 --strip-prefix module.",
-        "convert runs/a run.pt"}) {
+  for (const char* words : {"show runs/a", "show run.pt --entry model", "verify runs/a weights.safetensors",
+                            "convert run.pt step-000000042.ckpt",
+                            "convert wrapped.pt half.safetensors --entry model --dtype float16 --strip-prefix module.",
+                            "convert runs/a run.pt"}) {
     const test::Finished end = test::run_program(
         {"env", "-C", folder_.path().native(), "sh", "-c", std::string(LOCKSTEP_PROGRAM " checkpoint ") + words});
     EXPECT_EQ(end.exit_code, 0) << words << ": " << end.out << end.err;
@@ -308,11 +308,6 @@ TEST_F(CheckpointTools, AreAProgram) {
   const test::Finished shown = lockstep({"show", run, "--entry", "model"});
   EXPECT_EQ(shown.exit_code, 0) << shown.err;
   EXPECT_NE(shown.out.find("weight: float32 [2, 3]\n"), std::string::npos) << shown.out;
-  const test::Finished same = lockstep({"diff", run, model, "--first-entry", "model"});
-  EXPECT_EQ(same.exit_code, 0) << same.out << same.err;
-  EXPECT_EQ(same.out, "0 values differ, 2 are the same\n");
-  EXPECT_EQ(lockstep({"diff", run, model}).exit_code, 1);
-  EXPECT_EQ(lockstep({"diff", run, path("absent")}).exit_code, 2);
   EXPECT_EQ(lockstep({"convert", run, path("copy.pt")}).exit_code, 0);
   EXPECT_EQ(lockstep({"verify", path("copy.pt"), model}).exit_code, 0);
   write_torch_file(path("complex.pt"), torch::zeros({2}, torch::kComplexHalf));

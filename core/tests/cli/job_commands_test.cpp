@@ -1,4 +1,4 @@
-// `lockstep ps`, `status`, `stop` and `completion`, with real jobs.
+// `lockstep ps`, `status` and `stop`, with real jobs.
 #include <gtest/gtest.h>
 
 #include <csignal>
@@ -193,47 +193,10 @@ TEST_F(JobsMulti, AProcessThatOnlyHasTheNumberIsNoJob) {
   EXPECT_TRUE(contains(end.err, "no job ")) << end.err;
 }
 
-TEST(CompletionMulti, OutputThatADiskSwallowsIsAFailure) {
-  for (const std::string words : {"completion man", "run --print-config"}) {
-    const Finished end = run_program({"sh", "-c", LOCKSTEP_PROGRAM " " + words + " > /dev/full"});
-    EXPECT_EQ(end.exit_code, 1);
-    EXPECT_TRUE(contains(end.err, "cannot write the output: No space left on device")) << end.err;
-  }
-}
-
-TEST(CompletionMulti, BashCompletesCommandsOptionsAndValues) {
-  const ScratchFolder folder;
-  const Finished script = run_program({LOCKSTEP_PROGRAM, "completion", "bash"});
-  ASSERT_EQ(script.exit_code, 0) << script.err;
-  folder.write("complete.sh", script.out);
-  const auto completed = [&](const std::string& words) {
-    const Finished end =
-        run_program({"bash", "-c",
-                     ". " + folder.path("complete.sh") + "; COMP_WORDS=(" + words +
-                         "); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _lockstep; echo \"${COMPREPLY[@]}\""});
-    EXPECT_EQ(end.err, "");
-    return end.out;
-  };
-  EXPECT_EQ(completed("lockstep comp"), "completion\n");
-  EXPECT_EQ(completed("lockstep run --max-r"), "--max-restarts\n");
-  EXPECT_EQ(completed("lockstep run --rdzv-backend ''"), "c10d static\n");
-  EXPECT_EQ(completed("lockstep stop --n"), "--now\n");
-  EXPECT_FALSE(contains(completed("lockstep run ./train --max-r"), "--max-restarts"));
-}
-
-TEST(CompletionMulti, TheScriptForZshAndThePageForManNameEveryOption) {
-  const Finished help = run_program({LOCKSTEP_PROGRAM, "run", "--help"});
-  const Finished zsh = run_program({LOCKSTEP_PROGRAM, "completion", "zsh"});
-  const Finished man = run_program({LOCKSTEP_PROGRAM, "completion", "man"});
-  for (const char* option : {"nproc-per-node", "max-restarts", "devices", "config", "log-dir"}) {
-    EXPECT_TRUE(contains(help.out, option)) << option;
-    EXPECT_TRUE(contains(zsh.out, std::string("--") + option)) << option;
-    std::string escaped = option;
-    for (std::size_t at = 0; (at = escaped.find('-', at)) != std::string::npos; at += 2) escaped.insert(at, "\\");
-    EXPECT_TRUE(contains(man.out, "\\-\\-" + escaped)) << option;
-  }
-  EXPECT_TRUE(man.out.starts_with(".TH LOCKSTEP 1"));
-  EXPECT_EQ(run_program({LOCKSTEP_PROGRAM, "completion", "fish"}).exit_code, 2);
+TEST(CliMulti, OutputThatADiskSwallowsIsAFailure) {
+  const Finished end = run_program({"sh", "-c", LOCKSTEP_PROGRAM " run --print-config > /dev/full"});
+  EXPECT_EQ(end.exit_code, 1);
+  EXPECT_TRUE(contains(end.err, "cannot write the output: No space left on device")) << end.err;
 }
 
 }  // namespace

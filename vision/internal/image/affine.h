@@ -1,6 +1,5 @@
-// Pictures whose pixels move: affine transforms as in PIL's Image.transform(size, AFFINE, ...), and projective ones
-// (PERSPECTIVE): the matrix maps the centre of each output pixel to a position in the input; pixels from outside of the
-// input are `fill`. Elastic ones move each pixel by a displacement of its own.
+// Pictures whose pixels move: affine transforms as in PIL's Image.transform(size, AFFINE, ...): the matrix maps the
+// centre of each output pixel to a position in the input; pixels from outside of the input are `fill`.
 #pragma once
 
 #include <array>
@@ -23,13 +22,6 @@ using AffineMatrix = std::array<double, 6>;
 void transform_affine(const View& picture, ImageSize size, const AffineMatrix& matrix, Interpolation filter, Color fill,
                       RowSink& sink);
 
-// Input x = (m[0] x + m[1] y + m[2]) / (m[6] x + m[7] y + 1), input y the same with m[3] to m[5].
-using Projection = std::array<double, 8>;
-
-// kNearest, kBilinear or kBicubic, with the same bits as PIL. The size stays.
-void transform_projective(const View& picture, const Projection& matrix, Interpolation filter, Color fill,
-                          RowSink& sink);
-
 // Several transforms in one resampling, without intermediate pictures: an output pixel is followed back through all
 // stages, and is `fill` if it leaves the frame of one. kNearest or kBilinear. The stages are in reverse order: the
 // first in the list belongs to the last transform. The frame of a stage is the size that it reads from.
@@ -39,16 +31,5 @@ struct AffineStage {
 };
 void transform_fused(const View& picture, ImageSize size, std::span<const AffineStage> stages, Interpolation filter,
                      Color fill, RowSink& sink);
-
-// A number for each pixel: how far away the input's pixel is, in halves of the picture's width (x) or height (y).
-struct Displacement {
-  std::vector<float> x;
-  std::vector<float> y;
-};
-
-// As torchvision's elastic_transform does with grid_sample. kNearest or kBilinear. Pixels outside of the picture count
-// as `fill`.
-void transform_elastic(const View& picture, const Displacement& displacement, Interpolation filter, Color fill,
-                       RowSink& sink);
 
 }  // namespace lockstep::data

@@ -52,8 +52,7 @@ void copy_rows(const View& picture, RowSink& sink);
 struct GaussianKernel {
   int width = 3;
   int height = 3;
-  double sigma = 1.0;    // along x, and along y unless sigma_y says otherwise
-  double sigma_y = 0.0;  // 0: as sigma
+  double sigma = 1.0;
 };
 
 // Rounds to nearest even.

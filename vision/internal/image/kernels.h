@@ -53,17 +53,6 @@ struct SampledRow {
   std::uint8_t fill[4];  // for positions outside
 };
 
-// The same with positions of pixel centres, in float: pixel n is at n.
-struct GridRow {
-  const std::uint8_t* pixels;
-  std::int64_t stride;
-  int width, height;
-  const float* x;
-  const float* y;
-  int count;
-  float fill[4];
-};
-
 struct ImageKernels {
   const char* name;
   // Reads up to 12 bytes after the last of the taps, and writes up to 3 pixels more.
@@ -84,23 +73,19 @@ struct ImageKernels {
                 std::uint8_t* out);
   // Writes the luma of each pixel to R, G and B.
   void (*to_grey)(const std::uint8_t* pixels, int count, std::uint8_t* out);
-  // The positions of the pixels of row `row`, as in PIL's perspective_transform: (m[0] x + m[1] y + m[2]) / (m[6] x +
-  // m[7] y + 1), and the same with m[3] to m[5].
-  void (*project)(const double m[8], int row, int count, double* x, double* y);
+  // The positions of the pixels of row `row`, as in PIL's affine_transform: m[0] x + m[1] y + m[2], and the
+  // same with m[3] to m[5].
+  void (*project)(const double m[6], int row, int count, double* x, double* y);
   // Interpolates in double as PIL does: positions outside are `fill`, neighbours outside repeat the edge.
   void (*sample_bilinear)(const SampledRow& row, std::uint8_t* out);
-  // Interpolates in float as torch's grid_sample does: neighbours outside count as `fill`. Rounds to nearest even.
-  void (*sample_grid)(const GridRow& row, std::uint8_t* out);
   // PIL's filter SMOOTH for `count` bytes; those beside and in the rows above and below must exist. Writes up to 63
   // bytes more.
   void (*smooth)(const std::uint8_t* above, const std::uint8_t* row, const std::uint8_t* below, int count,
                  std::uint8_t* out);
   // Sums over taps of rows[t][i] * weights[t], in this order.
   void (*weighted_sum)(const float* const* rows, const float* weights, int taps, int count, float* out);
-  // sums[i] + weight * bytes[i].
-  void (*add_weighted)(const std::uint8_t* bytes, float weight, int count, float* sums);
-  // To 0..255: rounded to nearest even, or down. Writes up to 63 bytes more, and reads as many numbers.
-  void (*to_bytes)(const float* values, int count, bool nearest, std::uint8_t* out);
+  // To 0..255, rounded to nearest even. Writes up to 63 bytes more, and reads as many numbers.
+  void (*to_bytes)(const float* values, int count, std::uint8_t* out);
   // Lowers low[c] and raises high[c] to the values of each of the four bytes of the pixels.
   void (*extremes)(const std::uint8_t* pixels, int count, std::uint8_t low[4], std::uint8_t high[4]);
 };

@@ -51,9 +51,8 @@ struct ImageDataset::Batch {
 
   void begin(const SampleShape& first, const SampleContext& context) {
     shape = first;
-    std::vector<std::int64_t> sizes{capacity, first.channels, first.height, first.width};
-    if (first.crops > 0) sizes.insert(sizes.begin() + 1, first.crops);
-    data = context.empty(sizes, first.is_float ? torch::kFloat : torch::kByte);
+    data = context.empty({capacity, first.channels, first.height, first.width},
+                         first.is_float ? torch::kFloat : torch::kByte);
     target = context.empty({capacity}, torch::kLong);
   }
   void* place() const {

@@ -49,9 +49,8 @@ torch::Tensor transform_tensor(const Compose& transforms, const torch::Tensor& p
   const Image image = to_image(picture);
   const SamplePlan plan = transforms.draw(image.size(), key, static_cast<int>(picture.size(0)));
   const SampleShape shape = Compose::shape_of(plan);
-  std::vector<std::int64_t> sizes{shape.channels, shape.height, shape.width};
-  if (shape.crops > 0) sizes.insert(sizes.begin(), shape.crops);
-  torch::Tensor sample = torch::empty(sizes, shape.is_float ? torch::kFloat : torch::kByte);
+  torch::Tensor sample =
+      torch::empty({shape.channels, shape.height, shape.width}, shape.is_float ? torch::kFloat : torch::kByte);
   transforms.apply(plan, image, sample.data_ptr());
   return sample;
 }

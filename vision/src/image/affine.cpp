@@ -103,7 +103,7 @@ bool read_bicubic(const View& picture, double x, double y, std::uint8_t* out) {
 }
 
 // Positions of whole rows, from the kernel.
-void project_rows(const View& picture, ImageSize size, const Projection& m, Interpolation filter, Color fill,
+void interpolated(const View& picture, ImageSize size, const AffineMatrix& m, Interpolation filter, Color fill,
                   RowSink& sink) {
   thread_local std::vector<double> positions;
   const auto width = static_cast<std::size_t>(size.width);
@@ -125,9 +125,8 @@ void project_rows(const View& picture, ImageSize size, const Projection& m, Inte
                                {fill[0], fill[1], fill[2], 255}},
                               out);
     } else {
-      const auto read = filter == Interpolation::kNearest ? read_nearest : read_bicubic;
       for (std::size_t x = 0; x < width; ++x) {
-        if (!read(picture, xs[x], ys[x], out + 4 * x)) fill_pixels(out + 4 * x, 1, fill);
+        if (!read_bicubic(picture, xs[x], ys[x], out + 4 * x)) fill_pixels(out + 4 * x, 1, fill);
       }
     }
     sink.end(y);
@@ -138,82 +137,10 @@ void project_rows(const View& picture, ImageSize size, const Projection& m, Inte
 
 void transform_affine(const View& picture, ImageSize size, const AffineMatrix& m, Interpolation filter, Color fill,
                       RowSink& sink) {
-  if (filter != Interpolation::kNearest) {
-    return project_rows(picture, size, {m[0], m[1], m[2], m[3], m[4], m[5], 0, 0}, filter, fill, sink);
-  }
+  if (filter != Interpolation::kNearest) return interpolated(picture, size, m, filter, fill, sink);
   const bool scales = m[1] == 0 && m[3] == 0;
   if (!scales && fits_fixed(m, size)) return nearest_fixed(picture, size, m, fill, sink);
   nearest_summed(picture, size, m, fill, sink);
-}
-
-void transform_projective(const View& picture, const Projection& matrix, Interpolation filter, Color fill,
-                          RowSink& sink) {
-  project_rows(picture, {picture.width, picture.height}, matrix, filter, fill, sink);
-}
-
-namespace {
-
-// The centres of `size` pixels between -1 and 1, as torch's linspace computes them: from both ends to the middle.
-void pixel_centres(int size, std::vector<float>& centres) {
-  centres.resize(static_cast<std::size_t>(size));
-  const auto last = static_cast<float>((size - 1.0) / size);
-  const float step = size > 1 ? (last + last) / static_cast<float>(size - 1) : 0.0F;
-  for (int i = 0; i < size; ++i) {
-    const float from_start = -last + step * static_cast<float>(i);
-    const float from_end = last - step * static_cast<float>(size - 1 - i);
-    centres[static_cast<std::size_t>(i)] = i < size / 2 || size == 1 ? from_start : from_end;
-  }
-}
-
-void sample_nearest(const GridRow& row, Color fill, std::uint8_t* out) {
-  for (int i = 0; i < row.count; ++i, out += Image::kBytesPerPixel) {
-    const float x = std::nearbyint(row.x[i]);
-    const float y = std::nearbyint(row.y[i]);
-    if (x >= 0.0F && x < static_cast<float>(row.width) && y >= 0.0F && y < static_cast<float>(row.height)) {
-      std::memcpy(out, row.pixels + static_cast<std::int64_t>(y) * row.stride + 4 * static_cast<std::int64_t>(x), 4);
-    } else {
-      fill_pixels(out, 1, fill);
-    }
-  }
-}
-
-}  // namespace
-
-void transform_elastic(const View& picture, const Displacement& displacement, Interpolation filter, Color fill,
-                       RowSink& sink) {
-  thread_local std::vector<float> centres_x, centres_y, positions;
-  pixel_centres(picture.width, centres_x);
-  pixel_centres(picture.height, centres_y);
-  const auto width = static_cast<std::size_t>(picture.width);
-  positions.resize(2 * width);
-  float* xs = positions.data();
-  float* ys = xs + width;
-  const float half_width = static_cast<float>(picture.width) / 2.0F;
-  const float half_height = static_cast<float>(picture.height) / 2.0F;
-  const GridRow row{picture.pixels,
-                    static_cast<std::int64_t>(picture.stride),
-                    picture.width,
-                    picture.height,
-                    xs,
-                    ys,
-                    picture.width,
-                    {static_cast<float>(fill[0]), static_cast<float>(fill[1]), static_cast<float>(fill[2]), 255.0F}};
-  for (int y = 0; y < picture.height; ++y) {
-    const float* dx = displacement.x.data() + static_cast<std::size_t>(y) * width;
-    const float* dy = displacement.y.data() + static_cast<std::size_t>(y) * width;
-    const float centre_y = centres_y[static_cast<std::size_t>(y)];
-    for (std::size_t x = 0; x < width; ++x) {
-      xs[x] = ((centres_x[x] + dx[x]) + 1.0F) * half_width - 0.5F;
-      ys[x] = ((centre_y + dy[x]) + 1.0F) * half_height - 0.5F;
-    }
-    std::uint8_t* out = sink.begin(y);
-    if (filter == Interpolation::kNearest) {
-      sample_nearest(row, fill, out);
-    } else {
-      image_kernels().sample_grid(row, out);
-    }
-    sink.end(y);
-  }
 }
 
 }  // namespace lockstep::data

@@ -63,10 +63,6 @@ std::vector<float>& blurred_rows() {
   return rows;
 }
 
-std::vector<float> down_of(const GaussianKernel& kernel) {
-  return gaussian(kernel.height, kernel.sigma_y > 0.0 ? kernel.sigma_y : kernel.sigma);
-}
-
 }  // namespace
 
 int mirrored(int i, int size, bool repeat_edge) {
@@ -88,8 +84,8 @@ void gaussian_blur(const View& picture, const GaussianKernel& kernel, RowSink& s
   std::vector<float>& rows = blurred_rows();
   blur_rows(size, kPerPixel, gaussian(kernel.width, kernel.sigma), read, rows);
   const int values = size.width * kPerPixel;
-  blur_columns(rows, values, size.height, down_of(kernel), [&](int y, const float* sums) {
-    image_kernels().to_bytes(sums, values, /*nearest=*/true, sink.begin(y));
+  blur_columns(rows, values, size.height, gaussian(kernel.height, kernel.sigma), [&](int y, const float* sums) {
+    image_kernels().to_bytes(sums, values, sink.begin(y));
     sink.end(y);
   });
 }
@@ -99,7 +95,7 @@ void gaussian_blur(float* plane, ImageSize size, const GaussianKernel& kernel) {
   const auto read = [&](int x, int y, float* out) { *out = plane[y * width + x]; };
   std::vector<float>& rows = blurred_rows();
   blur_rows(size, 1, gaussian(kernel.width, kernel.sigma), read, rows);
-  blur_columns(rows, size.width, size.height, down_of(kernel),
+  blur_columns(rows, size.width, size.height, gaussian(kernel.height, kernel.sigma),
                [&](int y, const float* sums) { std::copy_n(sums, width, plane + y * width); });
 }
 

@@ -26,7 +26,6 @@ typedef std::int32_t Int4 __attribute__((vector_size(16)));
 typedef std::uint8_t Byte4 __attribute__((vector_size(4)));
 typedef std::uint8_t Byte8 __attribute__((vector_size(8)));
 typedef std::uint8_t Byte16 __attribute__((vector_size(16)));
-typedef float Float4 __attribute__((vector_size(16)));
 typedef double Double4 __attribute__((vector_size(32)));
 
 template <class T>
@@ -312,14 +311,9 @@ void weighted_sum(const float* const* rows, const float* weights, int taps, int 
   }
 }
 
-void add_weighted(const std::uint8_t* __restrict bytes, float weight, int count, float* __restrict sums) {
-  for (int i = 0; i < count; ++i) sums[i] += weight * static_cast<float>(bytes[i]);
-}
-
-void to_bytes(const float* values, int count, bool nearest, std::uint8_t* out) {
+void to_bytes(const float* values, int count, std::uint8_t* out) {
   for (int i = 0; i < count; i += kLanes) {
-    const Floats value = load<Floats>(values + i);
-    store_bytes(out + i, __builtin_convertvector(nearest ? nearest_whole(value) : value, Ints));
+    store_bytes(out + i, __builtin_convertvector(nearest_whole(load<Floats>(values + i)), Ints));
   }
 }
 
@@ -360,10 +354,8 @@ const ImageKernels LOCKSTEP_IMAGE_KERNELS = {LOCKSTEP_IMAGE_KERNELS_NAME,
                                              to_grey,
                                              project,
                                              sample_bilinear,
-                                             sample_grid,
                                              smooth,
                                              weighted_sum,
-                                             add_weighted,
                                              to_bytes,
                                              extremes};
 

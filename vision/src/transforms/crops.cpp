@@ -5,40 +5,6 @@
 
 namespace lockstep::data {
 
-std::vector<CropPart> five_crops(ImageSize picture, const OutputSize& size) {
-  const int right = picture.width - size.width;
-  const int bottom = picture.height - size.height;
-  if (right < 0 || bottom < 0) {
-    throw DataError(
-        ErrorCode::kInvalidArgument,
-        fmt::format("FiveCrop or TenCrop: expected a picture of at least {} x {}, found {} x {}; resize first",
-                    size.width, size.height, picture.width, picture.height));
-  }
-  std::vector<CropPart> parts;
-  for (const auto& [left, top] : {std::pair{0, 0}, std::pair{right, 0}, std::pair{0, bottom}, std::pair{right, bottom},
-                                  std::pair{rounded(right / 2.0), rounded(bottom / 2.0)}}) {
-    parts.push_back({{left, top, size.width, size.height}, {}});
-  }
-  return parts;
-}
-
-std::vector<CropPart> ten_crops(ImageSize picture, const TenCrop& options) {
-  std::vector<CropPart> parts = five_crops(picture, options.size);
-  const std::size_t count = parts.size();
-  for (std::size_t i = 0; i < count; ++i) {
-    // A crop of the mirrored picture is a mirrored crop from the other side.
-    CropPart part = parts[i];
-    if (options.vertical_flip) {
-      part.box.top = picture.height - part.box.bottom();
-    } else {
-      part.box.left = picture.width - part.box.right();
-    }
-    part.mirror = {.horizontal = !options.vertical_flip, .vertical = options.vertical_flip};
-    parts.push_back(part);
-  }
-  return parts;
-}
-
 namespace {
 
 // Negative amounts crop. As in PIL, kConstant then makes a picture of the fill's colour even if nothing is left.
@@ -89,18 +55,6 @@ void draw_random_crop(const RandomCrop& t, Drawing& d) {
   d.add(CropStep{{left, top, t.size.width, t.size.height}});
 }
 
-void set_crops(Plan& plan, std::vector<CropPart> crops) {
-  plan.crops = std::move(crops);
-  plan.size = {plan.crops.front().box.width, plan.crops.front().box.height};
-}
-
-// Only conversions and Normalize may follow: they are the same for all crops.
-void make_crops(const Place& place) {
-  place.changes_samples();
-  place.moves_pixels();
-  place.state.crops = true;
-}
-
 }  // namespace
 
 std::vector<Kind> crop_kinds() {
@@ -123,20 +77,6 @@ std::vector<Kind> crop_kinds() {
               [](const auto& t, const Place& place) {
                 t.padding || t.pad_if_needed ? place.changes_pixels() : place.moves_pixels();
               },
-      },
-      About<FiveCrop>{
-          .name = "FiveCrop",
-          .defaults = {1},
-          .parameters = {required("size", &FiveCrop::size, is_size)},
-          .draw = [](const auto& t, Drawing& d) { set_crops(d.plan, five_crops(d.plan.size, t.size)); },
-          .stands = [](const auto&, const Place& place) { make_crops(place); },
-      },
-      About<TenCrop>{
-          .name = "TenCrop",
-          .defaults = {1},
-          .parameters = {required("size", &TenCrop::size, is_size), optional("vertical_flip", &TenCrop::vertical_flip)},
-          .draw = [](const auto& t, Drawing& d) { set_crops(d.plan, ten_crops(d.plan.size, t)); },
-          .stands = [](const auto&, const Place& place) { make_crops(place); },
       },
       About<Pad>{
           .name = "Pad",

@@ -102,7 +102,6 @@ Parameter<T> fill() {
 // What the transforms so far make of every sample.
 struct SampleState {
   bool floats = false;
-  bool crops = false;           // of FiveCrop or TenCrop
   bool floats_changed = false;  // a move of pixels can then no longer be done before the conversion
   std::size_t channels = 3;
   const Normalize* normalize = nullptr;  // the first
@@ -118,7 +117,7 @@ struct Place {
   void changes_pixels() const;                // of bytes: before ToTensor
   void moves_pixels() const;                  // also after ToTensor
   void changes_floats() const;                // after ToTensor
-  void changes_samples() const;               // the type, scale or number of pictures of all samples: not in a list
+  void changes_samples() const;               // the type or scale of all samples: not in a list
   void has_numbers(std::size_t count) const;  // one for all channels, or one for each channel
   void has_list(const std::vector<Transform>& list) const;
 };

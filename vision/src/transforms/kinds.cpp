@@ -10,18 +10,14 @@ namespace lockstep::data {
 std::vector<Kind> size_kinds();
 std::vector<Kind> crop_kinds();
 std::vector<Kind> geometry_kinds();
-std::vector<Kind> perspective_kinds();
-std::vector<Kind> elastic_kinds();
 std::vector<Kind> color_kinds();
-std::vector<Kind> augment_kinds();
 std::vector<Kind> number_kinds();
 std::vector<Kind> list_kinds();
 
 const std::vector<Kind>& all_kinds() {
   static const std::vector<Kind> all = [] {
     std::vector<Kind> kinds;
-    for (const auto of_file : {size_kinds, crop_kinds, geometry_kinds, perspective_kinds, elastic_kinds, color_kinds,
-                               augment_kinds, number_kinds, list_kinds}) {
+    for (const auto of_file : {size_kinds, crop_kinds, geometry_kinds, color_kinds, number_kinds, list_kinds}) {
       for (Kind& kind : of_file()) kinds.push_back(std::move(kind));
     }
     std::stable_sort(kinds.begin(), kinds.end(), [](const Kind& a, const Kind& b) { return a.index < b.index; });
@@ -93,31 +89,24 @@ void check_transform(const Transform& transform, const std::string& where, bool 
   if (state.channels == 1) check_grey_fill(transform, require);
 }
 
-void not_after_crops(const Place& place) {
-  place.require(!place.state.crops, "only conversions and Normalize after FiveCrop or TenCrop", "it");
-}
-
 }  // namespace
 
 void Place::changes_pixels() const {
-  not_after_crops(*this);
   require(!state.floats, "transforms of pixels before ToTensor", "this one after it");
 }
 
 void Place::moves_pixels() const {
-  not_after_crops(*this);
   require(!state.floats_changed, "crops and flips before RandomErasing and GaussianBlur of floats",
           "this one after them");
 }
 
 void Place::changes_floats() const {
-  not_after_crops(*this);
   require(state.floats, "ToTensor before it", "none");
   state.floats_changed = true;
 }
 
 void Place::changes_samples() const {
-  require(!listed, "no change of a sample's type, scale or number of pictures in a list", "it there");
+  require(!listed, "no change of a sample's type or scale in a list", "it there");
 }
 
 void Place::has_numbers(std::size_t count) const {
@@ -127,7 +116,6 @@ void Place::has_numbers(std::size_t count) const {
 }
 
 void Place::has_list(const std::vector<Transform>& list) const {
-  not_after_crops(*this);
   for (std::size_t i = 0; i < list.size(); ++i) {
     check_transform(list[i], fmt::format("{}, transform {} of {}", require.place, i, require.name), true, state);
   }

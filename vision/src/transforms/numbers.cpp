@@ -170,11 +170,9 @@ void EraseStep::run(const Plan& plan, float* out) const {
 
 void NormalizeStep::run(const Plan& plan, float* out) const {
   const std::size_t pixels = static_cast<std::size_t>(plan.size.width) * static_cast<std::size_t>(plan.size.height);
-  const std::size_t pictures = std::max<std::size_t>(plan.crops.size(), 1);
   const auto channels = static_cast<std::size_t>(plan.channels);
-  for (std::size_t plane = 0; plane < pictures * channels; ++plane) {
-    const std::size_t c = plane % channels;
-    for (float& value : std::span(out + plane * pixels, pixels)) value = (value - mean[c]) / deviation[c];
+  for (std::size_t c = 0; c < channels; ++c) {
+    for (float& value : std::span(out + c * pixels, pixels)) value = (value - mean[c]) / deviation[c];
   }
 }
 

@@ -15,27 +15,11 @@ struct Turns {
 
 struct Scratch {
   Turns sample;
-  Turns chain;  // of a MixStep
-  Image whole;  // the picture that crops are parts of
-  std::vector<float> sums;
   std::vector<AffineStage> stages;
 };
 
 Scratch& scratch_of_thread() {
   return memory_of_thread<Scratch>();
-}
-
-void run_mix(const Plan& plan, const MixStep& step, const View& in, RowSink& sink);
-
-void run_step(const Plan& plan, const Step& step, const View& in, RowSink& sink) {
-  const auto run = [&](const auto& one) {
-    if constexpr (requires { one.run(in, sink); }) {
-      one.run(in, sink);
-    } else {
-      run_mix(plan, one, in, sink);
-    }
-  };
-  std::visit(run, step);
 }
 
 AffineMatrix mirror_matrix(const Mirror& mirror, ImageSize size) {
@@ -88,7 +72,7 @@ class Runner {
       } else if (only_mirrors || at == steps_.size()) {
         copy_rows(in, sink);
       } else {
-        run_step(plan_, steps_[at], in, sink);
+        std::visit([&](const auto& one) { one.run(in, sink); }, steps_[at]);
       }
     };
     if (next == steps_.size()) {
@@ -156,49 +140,6 @@ class Runner {
   int turn_ = 0;
 };
 
-// Adds its rows, times a weight, to sums of floats.
-class WeighingSink : public RowSink {
- public:
-  WeighingSink(std::vector<float>& sums, ImageSize size, float weight) : sums_(sums), size_(size), weight_(weight) {
-    row_.resize(static_cast<std::size_t>(size.width) * Image::kBytesPerPixel + Image::kSlack);
-  }
-  std::uint8_t* begin(int /*y*/) override { return row_.data(); }
-  void end(int y) override {
-    const int count = size_.width * Image::kBytesPerPixel;
-    image_kernels().add_weighted(row_.data(), weight_, count, sums_.data() + std::ptrdiff_t{y} * count);
-  }
-
- private:
-  std::vector<float>& sums_;
-  ImageSize size_;
-  float weight_;
-  std::vector<std::uint8_t> row_;
-};
-
-void run_mix(const Plan& plan, const MixStep& step, const View& in, RowSink& sink) {
-  const ImageSize size{in.width, in.height};
-  const int count = size.width * Image::kBytesPerPixel;
-  Scratch& scratch = scratch_of_thread();
-  std::vector<float>& sums = scratch.sums;
-  sums.assign(static_cast<std::size_t>(count) * static_cast<std::size_t>(size.height) + Image::kSlack, 0.0F);
-  {
-    WeighingSink sum(sums, size, step.weight);
-    copy_rows(in, sum);
-  }
-  for (const MixStep::Chain& chain : step.chains) {
-    const auto weigh = [&](const auto& work, ImageSize /*size*/, Mirror /*none*/) {
-      WeighingSink sum(sums, size, chain.weight);
-      work(sum);
-    };
-    const std::span<const Step> all(plan.chain_steps);
-    Runner(plan, all.subspan(chain.begin, chain.end - chain.begin), scratch.chain, weigh).run(in);
-  }
-  for (int y = 0; y < size.height; ++y) {
-    image_kernels().to_bytes(sums.data() + std::ptrdiff_t{y} * count, count, /*nearest=*/false, sink.begin(y));
-    sink.end(y);
-  }
-}
-
 // Writes the rows of `work` as numbers of the sample's type.
 template <class Work>
 void write_sample(const Plan& plan, const Work& work, ImageSize size, Mirror mirror, void* out) {
@@ -208,17 +149,6 @@ void write_sample(const Plan& plan, const Work& work, ImageSize size, Mirror mir
   } else {
     ByteSink sink(static_cast<std::uint8_t*>(out), size, plan.channels, mirror);
     work(sink);
-  }
-}
-
-// Writes the crops one after another.
-void write_crops(const Plan& plan, const View& picture, void* out) {
-  const std::size_t bytes = plan.shape().bytes() / plan.crops.size();
-  auto* place = static_cast<std::uint8_t*>(out);
-  for (const CropPart& part : plan.crops) {
-    const auto work = [&](RowSink& sink) { copy_rows(picture.part(part.box), sink); };
-    write_sample(plan, work, plan.size, part.mirror, place);
-    place += bytes;
   }
 }
 
@@ -232,21 +162,10 @@ std::size_t& LambdaScope::depth() {
 void run_plan(const Plan& plan, const View& picture, std::size_t done, void* out) {
   Scratch& scratch = scratch_of_thread();
   const std::span<const Step> steps = std::span(plan.steps).subspan(done);
-  if (!plan.crops.empty()) {
-    View whole = picture;
-    const auto keep = [&](const auto& work, ImageSize size, Mirror mirror) {
-      ImageSink sink(scratch.whole, size, mirror);
-      work(sink);
-      whole = scratch.whole;
-    };
-    if (!steps.empty()) Runner(plan, steps, scratch.sample, keep).run(picture);
-    write_crops(plan, whole, out);
-  } else {
-    const auto write = [&](const auto& work, ImageSize size, Mirror mirror) {
-      write_sample(plan, work, size, mirror, out);
-    };
-    Runner(plan, steps, scratch.sample, write).run(picture);
-  }
+  const auto write = [&](const auto& work, ImageSize size, Mirror mirror) {
+    write_sample(plan, work, size, mirror, out);
+  };
+  Runner(plan, steps, scratch.sample, write).run(picture);
   for (const FloatStep& step : plan.float_steps) {
     std::visit([&](const auto& one) { one.run(plan, static_cast<float*>(out)); }, step);
   }

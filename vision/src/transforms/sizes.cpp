@@ -96,39 +96,6 @@ std::vector<Kind> size_kinds() {
                 resize_to({t.size.width, t.size.height}, t.interpolation, d);
               },
       },
-      About<RandomResize>{
-          .name = "RandomResize",
-          .defaults = {1, 2},
-          .parameters = {required("min_size", &RandomResize::min_size), required("max_size", &RandomResize::max_size),
-                         optional("interpolation", &RandomResize::interpolation), antialias<RandomResize>()},
-          .draw =
-              [](const auto& t, Drawing& d) {
-                const int side = t.min_size + static_cast<int>(d.random.below(t.max_size - t.min_size));
-                resize_to(resized_size(d.plan.size, {side}), t.interpolation, d);
-              },
-          .check =
-              [](const auto& t, const Require& require) {
-                require(t.min_size >= 1 && t.min_size < t.max_size && t.max_size <= kLargestSide,
-                        fmt::format("1 <= min_size < max_size <= {}", kLargestSide),
-                        fmt::format("{} and {}", t.min_size, t.max_size));
-              },
-      },
-      About<ScaleJitter>{
-          .name = "ScaleJitter",
-          .defaults = {1},
-          .parameters = {required("target_size", &ScaleJitter::target_size, is_size),
-                         optional("scale_range", &ScaleJitter::scale_range, range(kAboveZero, kInfinity)),
-                         optional("interpolation", &ScaleJitter::interpolation), antialias<ScaleJitter>()},
-          .draw =
-              [](const auto& t, Drawing& d) {
-                const ImageSize before = d.plan.size;
-                const double fit = std::min(static_cast<double>(t.target_size.width) / before.height,
-                                            static_cast<double>(t.target_size.height) / before.width);
-                const double factor = fit * d.random.uniform(t.scale_range.low, t.scale_range.high);
-                const auto scaled = [&](int side) { return static_cast<int>(std::min(side * factor, 1e9)); };
-                resize_to({scaled(before.width), scaled(before.height)}, t.interpolation, d);
-              },
-      },
   };
 }
 

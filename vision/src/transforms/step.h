@@ -40,20 +40,6 @@ struct WarpStep {
   ImageSize size_after(ImageSize /*before*/) const { return size; }
   void run(const View& in, RowSink& sink) const { transform_affine(in, size, matrix, filter, fill, sink); }
 };
-struct PerspectiveStep {
-  Projection matrix;
-  Interpolation filter;
-  Color fill;
-  void run(const View& in, RowSink& sink) const { transform_projective(in, matrix, filter, fill, sink); }
-};
-struct ElasticStep {
-  NoiseKey noise;
-  PerAxis alpha;
-  PerAxis sigma;
-  Interpolation filter;
-  Color fill;
-  void run(const View& in, RowSink& sink) const;
-};
 struct PadStep {
   PadAmounts amounts;
   Color fill;
@@ -113,21 +99,9 @@ struct LambdaStep {
   CounterRandom random;
   void run(const View& in, RowSink& sink) const;
 };
-// The weighted sum of the picture and of what chains of steps make of the picture. No chain changes the size. run.cpp
-// executes it.
-struct MixStep {
-  struct Chain {
-    float weight;
-    std::size_t begin, end;  // in Plan::chain_steps
-  };
-  float weight;  // of the picture itself
-  std::vector<Chain> chains;
-};
-
-using Step =
-    std::variant<CropStep, ResizeStep, MirrorStep, WarpStep, PerspectiveStep, ElasticStep, PadStep, BrightnessStep,
-                 ContrastStep, SaturationStep, HueStep, SharpnessStep, PosterizeStep, SolarizeStep, InvertStep,
-                 AutoContrastStep, EqualizeStep, GreyStep, BlurStep, LambdaStep, MixStep>;
+using Step = std::variant<CropStep, ResizeStep, MirrorStep, WarpStep, PadStep, BrightnessStep, ContrastStep,
+                          SaturationStep, HueStep, SharpnessStep, PosterizeStep, SolarizeStep, InvertStep,
+                          AutoContrastStep, EqualizeStep, GreyStep, BlurStep, LambdaStep>;
 
 // What the step makes of a picture's size.
 inline ImageSize size_after(const Step& step, ImageSize size) {
@@ -137,12 +111,6 @@ inline ImageSize size_after(const Step& step, ImageSize size) {
   };
   return std::visit(after, step);
 }
-
-// A picture of FiveCrop or TenCrop.
-struct CropPart {
-  Box box;
-  Mirror mirror;
-};
 
 // Overwrites a box of the finished floats.
 struct EraseStep {
@@ -181,20 +149,16 @@ struct Finish {
 
 struct Plan {
   ImageSize picture;  // size of the input
-  ImageSize size;     // size after the steps so far, and after crops that of each crop
+  ImageSize size;     // size after the steps so far
   int channels = 3;   // of the sample; pictures between the steps always hold R, G and B
   Precision precision = Precision::kFast;
   std::vector<Step> steps;
-  std::vector<Step> chain_steps;       // of the MixSteps
-  std::vector<CropPart> crops;         // after the steps; empty: the whole picture
   std::vector<FloatStep> float_steps;  // after the conversion to float
   bool floats = false;                 // ToTensor or ConvertImageDtype was among the transforms so far
   bool normalized = false;             // so was Normalize
   const Finish* finish = nullptr;
 
-  SampleShape shape() const {
-    return {channels, size.height, size.width, finish->to_float, static_cast<int>(crops.size())};
-  }
+  SampleShape shape() const { return {channels, size.height, size.width, finish->to_float}; }
 };
 
 // Draws the parameters of all transforms, and appends their steps. Each transform has random numbers of its own: the
@@ -217,20 +181,6 @@ struct AffineParameters {
 };
 WarpStep affine(ImageSize picture, const AffineParameters& parameters, Interpolation filter, Color fill);
 ImageSize resized_size(ImageSize picture, const Resize& resize);
-// The corners of a picture: upper left, upper right, lower right, lower left.
-using Corners = std::array<Point, 4>;
-Corners corners_of(ImageSize picture);
-Corners random_corners(ImageSize picture, double distortion_scale, CounterRandom& random);
-// Maps `to` back to `from`. nullopt: no projection does, because several corners are on one line.
-std::optional<Projection> projection(const Corners& from, const Corners& to);
-// `count` numbers in [-1, 1), with 24 random bits. `plane`: noises of one key that do not overlap.
-void uniform_noise(const NoiseKey& key, std::uint32_t plane, std::size_t count, std::vector<float>& noise);
-// Turns noise into the displacement along one axis: smooths the noise with the kernel that torchvision takes for
-// `sigma` of that axis, and scales it by alpha / side.
-void displacement_of_noise(std::vector<float>& noise, ImageSize size, const PerAxis& sigma, bool along_x, double alpha);
-// Throws DataError when the picture is too small.
-std::vector<CropPart> five_crops(ImageSize picture, const OutputSize& size);
-std::vector<CropPart> ten_crops(ImageSize picture, const TenCrop& options);
 void add_step(Plan& plan, Step step);
 // Rounds half to even, like Python, and limits the result to 1e9, which is far larger than any picture.
 int rounded(double value);

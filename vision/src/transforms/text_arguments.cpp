@@ -81,9 +81,6 @@ void read(const TextValue& value, KernelSize& into) {
 void read(const TextValue& value, AngleRange& into) {
   read_one_or_two<AngleRange, double>(value, into);
 }
-void read(const TextValue& value, PerAxis& into) {
-  read_one_or_two<PerAxis, double>(value, into);
-}
 void read(const TextValue& value, Jitter& into) {
   into = Jitter();
   if (!is_none(value)) read_one_or_two<Jitter, double>(value, into);

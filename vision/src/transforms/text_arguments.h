@@ -42,7 +42,6 @@ void read(const TextValue& value, OutputSize& into);
 void read(const TextValue& value, KernelSize& into);
 void read(const TextValue& value, AngleRange& into);
 void read(const TextValue& value, Jitter& into);
-void read(const TextValue& value, PerAxis& into);
 void read(const TextValue& value, Interval01& into);
 void read(const TextValue& value, Point& into);
 void read(const TextValue& value, Padding& into);

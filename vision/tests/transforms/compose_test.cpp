@@ -29,21 +29,8 @@ std::vector<Transform> reference_transforms() {
 }
 
 std::vector<Transform> every_other_transform() {
-  return {RandomPerspective{.p = 1.0},
-          RandomPerspective{1.0, 1.0, Interpolation::kNearest},
-          ElasticTransform{},
-          ElasticTransform{{1e6, 0.0}, 0.0, Interpolation::kNearest},
-          RandomInvert{},
-          RandomPosterize{3},
-          RandomSolarize{100},
-          RandomAdjustSharpness{4.0, 1.0},
-          RandomAutocontrast{},
-          RandomEqualize{},
-          TrivialAugmentWide{},
-          AugMix{},
-          AugMix{.severity = 10, .mixture_width = 1, .chain_depth = 5, .alpha = 0.01, .all_ops = false},
-          RandomResize{20, 24},
-          ScaleJitter{{24, 30}, {0.9, 1.1}}};
+  return {RandomInvert{},       RandomPosterize{3}, RandomSolarize{100}, RandomAdjustSharpness{4.0, 1.0},
+          RandomAutocontrast{}, RandomEqualize{}};
 }
 
 std::vector<float> sample(const Compose& compose, std::span<const std::uint8_t> bytes, const SampleKey& key) {
@@ -161,13 +148,12 @@ TEST(Compose, ExtremeScalesStayInside) {
 
 // Pictures of one pixel, row or column, through all transforms that read neighbours or divide by a side.
 TEST(Compose, TheSmallestPicturesGoThroughAllTransforms) {
-  std::vector<Transform> transforms{GaussianBlur{3}, RandomRotation{.degrees = 45, .expand = true}, RandAugment{}};
+  std::vector<Transform> transforms{GaussianBlur{3}, RandomRotation{.degrees = 45, .expand = true}};
   const std::vector<Transform> first = every_other_transform();
   transforms.insert(transforms.end(), first.begin(), first.end());
   for (const Transform& transform : reference_transforms()) {
     if (std::holds_alternative<ToTensor>(transform)) {
-      transforms.insert(transforms.end(), {Pad{2, 9, PaddingMode::kReflect}, GaussianBlur{5}, RandomGrayscale{},
-                                           AutoAugment{}, AutoAugment{AutoAugmentPolicy::kCifar10}, RandAugment{}});
+      transforms.insert(transforms.end(), {Pad{2, 9, PaddingMode::kReflect}, GaussianBlur{5}, RandomGrayscale{}});
       const std::vector<Transform> more = every_other_transform();
       transforms.insert(transforms.end(), more.begin(), more.end());
     }
@@ -206,11 +192,6 @@ TEST(Compose, ShapesFollowTheTransforms) {
   EXPECT_EQ(shape({Pad{{1, 2, 3, 4}}}), (SampleShape{3, 106, 204, false}));
   EXPECT_THROW(shape({RandomCrop{300}}), DataError);
   EXPECT_EQ(shape({RandomCrop{.size = 300, .pad_if_needed = true}}), (SampleShape{3, 300, 300, false}));
-  EXPECT_EQ(shape({ScaleJitter{{50, 25}, {1.0, 1.0}}}), (SampleShape{3, 25, 50, false}));
-  EXPECT_THROW(shape({ScaleJitter{{1, 1}, {0.1, 0.1}}}), DataError);
-  EXPECT_EQ(shape({FiveCrop{{40, 30}}}), (SampleShape{3, 40, 30, false, 5}));
-  EXPECT_EQ(shape({Grayscale{}, TenCrop{32}, ToTensor{}}), (SampleShape{1, 32, 32, true, 10}));
-  EXPECT_THROW(shape({FiveCrop{101}}), DataError);
 }
 
 TEST(Compose, WrongTransformsAreNamed) {
@@ -370,7 +351,7 @@ void run_sampling_kernels(const ImageKernels& kernels, const Image& picture, std
     bytes.insert(bytes.end(), begin, begin + count);
   };
   double x[kCount], y[kCount];
-  const double matrix[8] = {1.7, 0.02, -3.0, 0.01, 0.04, 0.2, 0.001, -0.02};
+  const double matrix[6] = {1.7, 0.02, -3.0, 0.01, 0.04, 0.2};
   kernels.project(matrix, 2, kCount, x, y);
   append(x, sizeof(x));
   append(y, sizeof(y));
@@ -378,24 +359,17 @@ void run_sampling_kernels(const ImageKernels& kernels, const Image& picture, std
   const auto stride = static_cast<std::int64_t>(picture.row_bytes());
   kernels.sample_bilinear({picture.row(0), stride, 101, 3, x, y, kCount, {1, 2, 3, 255}}, row.data());
   append(row.data(), 4 * kCount);
-  float at_x[kCount], at_y[kCount];
-  for (int i = 0; i < kCount; ++i) at_x[i] = static_cast<float>(x[i] - 2.3);
-  for (int i = 0; i < kCount; ++i) at_y[i] = static_cast<float>(y[i]) * 3.0F - 1.5F;
-  kernels.sample_grid({picture.row(0), stride, 101, 3, at_x, at_y, kCount, {1, 2, 3, 255}}, row.data());
-  append(row.data(), 4 * kCount);
   kernels.smooth(picture.row(0) + 4, picture.row(1) + 4, picture.row(2) + 4, 4 * 99, row.data());
   append(row.data(), 4 * 99);
   std::vector<float> sums(4 * 101 + 64, 0.5F);
-  kernels.add_weighted(picture.row(1), 0.37F, 403, sums.data());
+  for (std::size_t i = 0; i < 403; ++i) sums[i] += 0.37F * static_cast<float>(picture.row(1)[i]);
   const float* rows[3] = {sums.data(), sums.data() + 4, sums.data() + 8};
   const float weights[3] = {0.2F, 0.5F, 0.3F};
   std::vector<float> blurred(4 * 101 + 64, 0.0F);
   kernels.weighted_sum(rows, weights, 3, 395, blurred.data());
   append(blurred.data(), 395 * sizeof(float));
-  for (const bool nearest : {false, true}) {
-    kernels.to_bytes(blurred.data(), 395, nearest, row.data());
-    append(row.data(), 395);
-  }
+  kernels.to_bytes(blurred.data(), 395, row.data());
+  append(row.data(), 395);
   std::uint8_t low[4] = {255, 255, 255, 255};
   std::uint8_t high[4] = {};
   kernels.extremes(picture.row(0), 101, low, high);

@@ -64,36 +64,8 @@ void add_affine(Numbers& numbers, const SamplePlan& plan) {
   for (std::size_t i = 0; i < matrix.size(); ++i) numbers["affine_" + std::to_string(i)].push_back(matrix[i]);
 }
 
-void add_corners(Numbers& numbers, const std::string& name, ImageSize picture, double scale, std::int64_t index) {
-  CounterRandom random({1, 0, index}, 0);
-  const Corners corners = random_corners(picture, scale, random);
-  for (std::size_t i = 0; i < corners.size(); ++i) {
-    numbers[name + "_x" + std::to_string(i)].push_back(corners[i].x);
-    numbers[name + "_y" + std::to_string(i)].push_back(corners[i].y);
-  }
-}
-
-// Two displacements of a small picture: one in the middle, one at the edge, where the noise is mirrored.
-void add_elastic(Numbers& numbers, std::int64_t index) {
-  const ImageSize size{12, 10};
-  std::vector<float> noise;
-  uniform_noise({static_cast<std::uint32_t>(index), 7}, 0, 120, noise);
-  displacement_of_noise(noise, size, {1.0, 0.6}, /*along_x=*/true, 30.0);
-  numbers["elastic_x"].push_back(noise[4 * 12 + 5]);
-  uniform_noise({static_cast<std::uint32_t>(index), 7}, 1, 120, noise);
-  displacement_of_noise(noise, size, {1.0, 0.6}, /*along_x=*/false, 20.0);
-  numbers["elastic_y"].push_back(noise[0]);
-}
-
-void add_size(Numbers& numbers, const std::string& name, const SamplePlan& plan) {
-  numbers[name + "_width"].push_back(plan->size.width);
-  numbers[name + "_height"].push_back(plan->size.height);
-}
-
 Numbers drawn() {
   Numbers numbers;
-  const Compose resize({RandomResize{20, 60}});
-  const Compose jittered({ScaleJitter{.target_size = {100, 80}, .scale_range = {0.5, 1.5}}});
   const Compose crop({RandomResizedCrop{10}});
   const Compose erase({ToTensor{}, RandomErasing{.p = 1.0}});
   const Compose jitter({ColorJitter{.brightness = 0.4, .contrast = 0.5, .saturation = 1.0, .hue = 0.1}});
@@ -119,11 +91,6 @@ Numbers drawn() {
     numbers["fixed_crop_top"].push_back(fixed.top);
     numbers["fixed_crop_left"].push_back(fixed.left);
     numbers["blur_sigma"].push_back(std::get<BlurStep>(blur.draw({48, 64}, {1, 0, i})->steps.at(0)).kernel.sigma);
-    add_corners(numbers, "corners", {48, 64}, 0.5, i);
-    add_corners(numbers, "far_corners", {9, 31}, 1.0, i);
-    add_elastic(numbers, i);
-    add_size(numbers, "random_resize", resize.draw({48, 64}, {1, 0, i}));
-    add_size(numbers, "scale_jitter", jittered.draw({48, 64}, {1, 0, i}));
   }
   return numbers;
 }

@@ -19,34 +19,17 @@ inline constexpr std::size_t kMostLines = 1'000'000;
 struct ShowOptions {
   std::string entry = {};        // show the value under this key alone
   bool ignore_checksum = false;  // of a safetensors file
-  bool statistics = false;       // least, greatest, mean and number of values that are not finite, of each tensor
 };
 // What a file holds: a line for the file, then one for each value.
 Lines show(const std::filesystem::path& path, const ShowOptions& options);
 
-struct VerifyOptions {
-  bool finite = false;  // tensors with NaN or infinity are bad too
-};
 struct Verified {
   bool good = true;
   Lines lines;
 };
 // Reads all of a file and compares its checksums, where it has some. In a folder of a CheckpointManager: each file.
 // Does not throw for what is wrong with a file: it is in the result.
-Verified verify(const std::filesystem::path& path, const VerifyOptions& options);
-
-struct DiffOptions {
-  std::string first_entry = {};   // compare the value under this key of the first file
-  std::string second_entry = {};  // of the second
-  double rtol = 0;                // values are alike when |a - b| <= atol + rtol * |b|; NaN is like NaN
-  double atol = 0;
-  bool ignore_dtypes = false;  // compare numbers of different types; else they differ
-};
-struct Differences {
-  Lines lines;           // one for each value that differs
-  std::size_t same = 0;  // values (tensors, numbers, texts) that do not
-};
-Differences diff(const std::filesystem::path& first, const std::filesystem::path& second, const DiffOptions& options);
+Verified verify(const std::filesystem::path& path);
 
 struct ConvertOptions {
   std::string entry = {};         // convert the value under this key

@@ -31,19 +31,8 @@ bool can_be_counted(const torch::Tensor& tensor) {
   return tensor.defined() && why_not_saved(tensor).empty() && tensor.numel() > 0 && !tensor.is_complex();
 }
 
-std::string statistics_of(const torch::Tensor& tensor) {
-  if (!can_be_counted(tensor)) return "";
-  const torch::Tensor values = without_repeats(tensor).to(torch::kDouble);
-  std::string text = fmt::format("; from {:.6g} to {:.6g}, mean {:.6g}", values.min().item<double>(),
-                                 values.max().item<double>(), values.mean().item<double>());
-  if (const std::int64_t bad = not_finite(tensor); bad > 0) text += fmt::format(", {} not finite", bad);
-  return text;
-}
-
 class Shower {
  public:
-  explicit Shower(bool statistics) : statistics_(statistics) {}
-
   void add(const std::string& name, const c10::IValue& value, int depth) {
     if (lines_.size() >= kMostLines) return;
     const std::string begin = std::string(static_cast<std::size_t>(2 * depth), ' ') + (name.empty() ? "" : name + ": ");
@@ -121,15 +110,9 @@ class Shower {
     if (tensor.dim() == 0 && can_be_counted(tensor)) {
       return text + fmt::format(" = {}", tensor.to(torch::kDouble).item<double>());
     }
-    if (statistics_) {
-      if (can_be_counted(tensor)) budget_.add(without_repeats(tensor));
-      text += statistics_of(tensor);
-    }
     return text;
   }
 
-  bool statistics_;
-  ValueBudget budget_;
   Lines lines_;
   std::int64_t tensors_ = 0;
   std::int64_t elements_ = 0;
@@ -141,7 +124,7 @@ class Shower {
 Lines show(const fs::path& path, const ShowOptions& options) {
   const AnyFile file =
       read_any_file(path, options.entry, options.ignore_checksum ? Checksum::kIgnored : Checksum::kIfPresent);
-  Shower shower(options.statistics);
+  Shower shower;
   in_context(file.path.native(), [&] { shower.add("", file.value, 0); });
   return shower.take(file);
 }

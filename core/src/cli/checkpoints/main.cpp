@@ -15,8 +15,6 @@ namespace {
 
 namespace checkpoint = lockstep::checkpoint;
 
-// As of diff(1): 0 alike, 1 different, 2 an error.
-constexpr int kDifferent = 1;
 constexpr int kUsageError = 2;
 constexpr int kBad = 1;
 
@@ -25,9 +23,6 @@ struct Arguments {
   std::string first;
   std::string second;
   checkpoint::ShowOptions show;
-  checkpoint::VerifyOptions verify;
-  checkpoint::DiffOptions diff;
-  std::string entry;
   checkpoint::ConvertOptions convert;
 };
 
@@ -44,23 +39,11 @@ int run_show(const Arguments& arguments) {
 int run_verify(const Arguments& arguments) {
   bool good = true;
   for (const std::string& file : arguments.files) {
-    const checkpoint::Verified verified = checkpoint::verify(file, arguments.verify);
+    const checkpoint::Verified verified = checkpoint::verify(file);
     print_lines(verified.lines);
     good = good && verified.good;
   }
   return good ? EXIT_SUCCESS : kBad;
-}
-
-int run_diff(Arguments arguments) try {
-  if (arguments.diff.first_entry.empty()) arguments.diff.first_entry = arguments.entry;
-  if (arguments.diff.second_entry.empty()) arguments.diff.second_entry = arguments.entry;
-  const checkpoint::Differences found = checkpoint::diff(arguments.first, arguments.second, arguments.diff);
-  print_lines(found.lines);
-  std::printf("%zu values differ, %zu are the same\n", found.lines.size(), found.same);
-  return found.lines.empty() ? EXIT_SUCCESS : kDifferent;
-} catch (const std::exception& error) {
-  std::fprintf(stderr, "lockstep: %s\n", lockstep::printable(error.what()).c_str());
-  return kUsageError;
 }
 
 int run_convert(const Arguments& arguments) {
@@ -80,8 +63,6 @@ void add_show(lockstep::options::Command& group, Arguments& a) {
   const auto& command = group.add("show", "Print what a file holds", [&] { return run_show(a); });
   command.key("FILE", a.first, kFile).word();
   command.key("entry", a.show.entry, "Show the value under this key of its dict alone");
-  command.key("statistics", a.show.statistics,
-              "For each tensor the least, the greatest and the mean value, and how many are not finite");
   command.key("ignore_checksum", a.show.ignore_checksum, kIgnoreChecksum);
 }
 
@@ -89,19 +70,6 @@ void add_verify(lockstep::options::Command& group, Arguments& a) {
   const auto& command =
       group.add("verify", "Read files completely and compare their checksums", [&] { return run_verify(a); });
   command.key("FILES", a.files, "Files or folders").word();
-  command.key("finite", a.verify.finite, "Tensors with NaN or infinity are bad too");
-}
-
-void add_diff(lockstep::options::Command& group, Arguments& a) {
-  const auto& command = group.add("diff", "Compare the values of two files", [&] { return run_diff(a); });
-  command.key("FIRST", a.first, kFile).word();
-  command.key("SECOND", a.second, "A file or folder, of the same format or another").word();
-  command.key("entry", a.entry, "Compare the values under this key");
-  command.key("first_entry", a.diff.first_entry, "This key of the first. Empty: --entry");
-  command.key("second_entry", a.diff.second_entry, "This key of the second. Empty: --entry");
-  command.key("rtol", a.diff.rtol, "Allowed difference relative to the second").between(0, 1e9);
-  command.key("atol", a.diff.atol, "Allowed difference").between(0, 1e9);
-  command.key("ignore_dtypes", a.diff.ignore_dtypes, "Compare values of different dtypes");
 }
 
 void add_convert(lockstep::options::Command& group, Arguments& a) {
@@ -130,7 +98,6 @@ int main(int argc, char** argv) {
   Arguments arguments;
   add_show(group, arguments);
   add_verify(group, arguments);
-  add_diff(group, arguments);
   add_convert(group, arguments);
   group.add("export", "Write a trained model as TorchScript, and compare both");  // of the component studio
   return lockstep::options::run(app, {argv + 1, argv + argc});

@@ -52,10 +52,6 @@ ScalingTable scaling_table(const std::vector<Measurement>& measurements, Scaling
 
 // For terminals, with a newline at the end of each line.
 std::string to_text(const ScalingTable& table);
-// The speed-up as a bar of ASCII for each row, at most 70 columns wide, with a newline at the end of each line.
-std::string to_bars(const ScalingTable& table);
-// A plot: speed-up over processes, with the ideal line and the spread. A whole SVG file.
-std::string to_svg(const ScalingTable& table);
 // folder/scaling.json. Errors: those of AtomicFile; kNotFound, kCorrupt.
 Status write_scaling(const ScalingTable& table, const std::filesystem::path& folder);
 Result<ScalingTable> read_scaling(const std::filesystem::path& folder);

@@ -13,7 +13,6 @@
 #include "base/printable.h"
 #include "base/standard_descriptors.h"
 #include "launch/process/cores.h"
-#include "lockstep/base/atomic_file.h"
 #include "lockstep/report/report.h"
 #include "lockstep/report/scaling.h"
 #include "options/command.h"
@@ -55,25 +54,18 @@ int make_report(const Arguments& arguments) {
   return EXIT_SUCCESS;
 }
 
-Status write_text(const std::filesystem::path& path, const std::string& text) {
-  LOCKSTEP_ASSIGN_OR_RETURN(lockstep::AtomicFile file, lockstep::AtomicFile::create(path));
-  LOCKSTEP_RETURN_IF_ERROR(file.append({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()}));
-  return file.commit();
-}
-
 std::string table_text(const ScalingOptions& options, const ScalingTable& table, bool complete) {
-  return fmt::format("\n{} scaling, median of {}{} run{} (smallest to largest)\n\n{}\n{}",
+  return fmt::format("\n{} scaling, median of {}{} run{} (smallest to largest)\n\n{}",
                      options.kind == ScalingKind::kWeak ? "weak" : "strong", complete ? "" : "up to ", options.runs,
-                     options.runs == 1 ? "" : "s", lockstep::report::to_text(table), lockstep::report::to_bars(table));
+                     options.runs == 1 ? "" : "s", lockstep::report::to_text(table));
 }
 
 // Writes the files of the table. The text that names them, for people.
 Result<std::string> write_files(const ScalingOptions& options, const ScalingTable& table) {
   LOCKSTEP_RETURN_IF_ERROR(lockstep::report::write_scaling(table, options.folder));
-  LOCKSTEP_RETURN_IF_ERROR(write_text(options.folder / "scaling.svg", lockstep::report::to_svg(table)));
   LOCKSTEP_RETURN_IF_ERROR(lockstep::report::write_report(options.folder));
   LOCKSTEP_ASSIGN_OR_RETURN(const auto pages, lockstep::report::write_run_reports(options, table));
-  std::string text = fmt::format("\ntable:  {0}/scaling.json\nplot:   {0}/scaling.svg\nreport: {0}/report.html\n",
+  std::string text = fmt::format("\ntable:  {0}/scaling.json\nreport: {0}/report.html\n",
                                  lockstep::printable(options.folder.native()));
   for (const std::filesystem::path& page : pages) text += "        " + lockstep::printable(page.native()) + "\n";
   return text;

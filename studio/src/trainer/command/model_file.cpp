@@ -45,7 +45,7 @@ std::string config_text(TrainCommandOptions options) {
                   kModelName));
 }
 
-// The sizes of a sample, [channels, height, width], with the crops in front where there are any.
+// The sizes of a sample, [channels, height, width].
 std::vector<std::int64_t> sizes_of(const TrainedModel& model, const char* entry) {
   constexpr std::int64_t kMostValues = std::int64_t{1} << 28;  // 1 GiB; the largest pictures have some millions
   const std::string& text = model.metadata.at(entry);

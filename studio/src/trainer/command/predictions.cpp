@@ -45,7 +45,7 @@ struct PictureBatch {
 // take another one, or end.
 class PictureList final : public data::DatasetOf<data::Example, PictureBatch> {
  public:
-  // `input`: the shape of a sample that the model takes, with the crops in front where there are any.
+  // `input`: the shape of a sample that the model takes.
   PictureList(std::vector<std::string> paths, data::Compose transform, const std::vector<std::int64_t>& input)
       : paths_(std::move(paths)), transform_(std::move(transform)), input_(input) {}
 
@@ -79,8 +79,7 @@ class PictureList final : public data::DatasetOf<data::Example, PictureBatch> {
     try {
       const data::SamplePlan plan = transform_.draw(size.value(), key);
       const data::SampleShape shape = data::Compose::shape_of(plan);
-      std::vector<std::int64_t> found{shape.channels, shape.height, shape.width};
-      if (shape.crops > 0) found.insert(found.begin(), shape.crops);
+      const std::vector<std::int64_t> found{shape.channels, shape.height, shape.width};
       if (found != input_ || !shape.is_float) {
         return fmt::format("the transforms make {} of it, and the training had {}", c10::str(at::IntArrayRef(found)),
                            c10::str(at::IntArrayRef(input_)));
@@ -262,10 +261,10 @@ data::Compose prediction_transforms(const TrainCommandOptions& training) {
     using namespace data;  // NOLINT(google-build-using-namespace)
     return std::visit(
         []<typename T>(const T& /*one*/) {
-          return !(std::is_same_v<T, Resize> || std::is_same_v<T, CenterCrop> || std::is_same_v<T, FiveCrop> ||
-                   std::is_same_v<T, TenCrop> || std::is_same_v<T, Pad> || std::is_same_v<T, Grayscale> ||
-                   std::is_same_v<T, ToTensor> || std::is_same_v<T, ConvertImageDtype> ||
-                   std::is_same_v<T, PILToTensor> || std::is_same_v<T, Normalize>);
+          return !(std::is_same_v<T, Resize> || std::is_same_v<T, CenterCrop> || std::is_same_v<T, Pad> ||
+                   std::is_same_v<T, Grayscale> || std::is_same_v<T, ToTensor> ||
+                   std::is_same_v<T, ConvertImageDtype> || std::is_same_v<T, PILToTensor> ||
+                   std::is_same_v<T, Normalize>);
         },
         transform);
   };

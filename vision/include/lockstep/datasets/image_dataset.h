@@ -49,8 +49,8 @@ class ImageDataset : public Dataset {
   ImageDataset(Compose transform, ImageOptions options);
   ~ImageDataset() override;
 
-  // Data float [c, h, w] with ToTensor among the transforms, uint8 [c, h, w] without; target int64 []. After FiveCrop
-  // or TenCrop the crops are a dimension in front. Random transforms draw with seed 0 and epoch 0.
+  // Data float [c, h, w] with ToTensor among the transforms, uint8 [c, h, w] without; target int64 []. Random
+  // transforms draw with seed 0 and epoch 0.
   Example get(std::int64_t index) const override;
   // Data [n, c, h, w], target int64 [n]. Each sample is decoded and transformed directly into the batch. Throws
   // SampleError, also if the shape of a sample differs from the first sample's (then a transform that fixes the size is

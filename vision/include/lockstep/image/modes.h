@@ -3,7 +3,7 @@
 
 namespace lockstep::data {
 
-// PIL's filters. Warps (rotations, affine and perspective transforms) take the first three.
+// PIL's filters. Warps (rotations and affine transforms) take the first three.
 enum class Interpolation { kNearest, kBilinear, kBicubic, kBox, kHamming, kLanczos };
 
 // What is around a picture: one colour, the outermost pixels, or the picture mirrored, without (kReflect) or with

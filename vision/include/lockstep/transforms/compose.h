@@ -30,18 +30,16 @@ enum class Precision {
   kExact,
 };
 
-// A sample in memory: for each channel a plane of height x width numbers, without gaps. After FiveCrop the sample is 5
-// such pictures one after another, after TenCrop 10.
+// A sample in memory: for each channel a plane of height x width numbers, without gaps.
 struct SampleShape {
   int channels = 3;
   int height = 0;
   int width = 0;
   bool is_float = true;  // else uint8
-  int crops = 0;         // 5 or 10 after FiveCrop or TenCrop; 0: one picture, without a dimension for crops
   bool operator==(const SampleShape&) const = default;
   std::size_t bytes() const {
-    return static_cast<std::size_t>(crops > 0 ? crops : 1) * static_cast<std::size_t>(channels) *
-           static_cast<std::size_t>(height) * static_cast<std::size_t>(width) * (is_float ? sizeof(float) : 1);
+    return static_cast<std::size_t>(channels) * static_cast<std::size_t>(height) * static_cast<std::size_t>(width) *
+           (is_float ? sizeof(float) : 1);
   }
 };
 

@@ -53,14 +53,6 @@ struct Point {
   double y;
 };
 
-// {50.0}: along both axes; {x, y} otherwise.
-struct PerAxis {
-  double x;
-  double y;
-  PerAxis(double both) : x(both), y(both) {}  // NOLINT(google-explicit-constructor)
-  PerAxis(double along_x, double along_y) : x(along_x), y(along_y) {}
-};
-
 // {4}: on all sides; {x, y}: left and right, top and bottom; {left, top, right, bottom}. Negative numbers crop.
 struct Padding {
   int left;

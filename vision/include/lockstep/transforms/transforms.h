@@ -51,35 +51,6 @@ struct RandomCrop {
   PaddingMode padding_mode = PaddingMode::kConstant;
 };
 
-// Resizes so that the shorter side has a random length from `min_size` to `max_size - 1`.
-struct RandomResize {
-  int min_size;
-  int max_size;
-  Interpolation interpolation = Interpolation::kBilinear;
-};
-
-// Resizes by a random factor of `scale_range`, times the factor with which the picture just fits into `target_size`.
-// The proportion of the sides stays. As in torchvision, the first number of `target_size` limits the width and the
-// second one the height.
-struct ScaleJitter {
-  OutputSize target_size;
-  Interval01 scale_range = {0.1, 2.0};
-  Interpolation interpolation = Interpolation::kBilinear;
-};
-
-// The four corners and the middle: upper left, upper right, lower left, lower right, middle. The sample gets a
-// dimension in front, [5, channels, height, width]. Only ToTensor, ConvertImageDtype, PILToTensor and Normalize may
-// follow. A picture that is smaller than `size` is an error.
-struct FiveCrop {
-  OutputSize size;
-};
-
-// The five crops of FiveCrop, then the five crops of the mirrored picture: [10, channels, height, width].
-struct TenCrop {
-  OutputSize size;
-  bool vertical_flip = false;  // mirrors up and down instead of left and right
-};
-
 struct Pad {
   Padding padding;
   Fill fill = {};
@@ -114,23 +85,6 @@ struct RandomAffine {
   Interpolation interpolation = Interpolation::kNearest;
   Fill fill = {};
   std::optional<Point> center = {};
-};
-
-// Moves each corner inwards by a random part of up to `distortion_scale` of half the width and half the height.
-// Pictures of one row or column stay as they are.
-struct RandomPerspective {
-  double distortion_scale = 0.5;  // 0 to 1
-  double p = 0.5;
-  Interpolation interpolation = Interpolation::kBilinear;
-  Fill fill = {};
-};
-
-// Moves each pixel by a random amount: noise between -1 and 1, smoothed with `sigma` pixels, times `alpha / 2` pixels.
-struct ElasticTransform {
-  PerAxis alpha = 50.0;
-  PerAxis sigma = 5.0;                                     // both positive, or both 0: no smoothing
-  Interpolation interpolation = Interpolation::kBilinear;  // or kNearest
-  Fill fill = {};
 };
 
 // --- Colours
@@ -188,40 +142,6 @@ struct RandomEqualize {
   double p = 0.5;
 };
 
-enum class AutoAugmentPolicy { kImageNet, kCifar10, kSvhn };
-
-struct AutoAugment {
-  AutoAugmentPolicy policy = AutoAugmentPolicy::kImageNet;
-  Interpolation interpolation = Interpolation::kNearest;
-  Fill fill = {};
-};
-
-struct RandAugment {
-  int num_ops = 2;
-  int magnitude = 9;
-  int num_magnitude_bins = 31;
-  Interpolation interpolation = Interpolation::kNearest;
-  Fill fill = {};
-};
-
-// One operation of RandAugment, with a wider range of strengths; the strength is random.
-struct TrivialAugmentWide {
-  int num_magnitude_bins = 31;
-  Interpolation interpolation = Interpolation::kNearest;
-  Fill fill = {};
-};
-
-// Mixes the picture with several augmented versions of the picture. Each version went through a chain of operations.
-struct AugMix {
-  int severity = 3;       // of the operations, 1 to 10
-  int mixture_width = 3;  // the number of chains
-  int chain_depth = -1;   // operations of a chain; 0 and below: 1 to 3, at random
-  double alpha = 1.0;     // of the Dirichlet distributions of the weights
-  bool all_ops = true;    // also brightness, color, contrast and sharpness
-  Interpolation interpolation = Interpolation::kBilinear;
-  Fill fill = {};
-};
-
 // Your own function. The function may change the pixels, but not the size. It may run another Compose, for a second
 // picture. Several threads call it at once. Grey pictures have the same value in R, G and B; after Grayscale{1} the
 // sample takes R.
@@ -256,7 +176,7 @@ struct RandomErasing {
   bool random = false;  // torchvision's value="random": normally distributed
 };
 
-// --- Lists. The transforms of a list may be lists too. A list holds neither FiveCrop, TenCrop, ToTensor,
+// --- Lists. The transforms of a list may be lists too. A list holds neither ToTensor,
 // ConvertImageDtype, PILToTensor, Normalize nor Grayscale{1}: type, shape and scale are the same for all samples.
 
 struct Transform;
@@ -280,12 +200,11 @@ struct RandomOrder {
 
 // Any transform of this header. A struct, not an alias: lists of transforms are transforms.
 struct Transform
-    : std::variant<Resize, CenterCrop, RandomResizedCrop, RandomCrop, RandomResize, ScaleJitter, FiveCrop, TenCrop, Pad,
-                   RandomHorizontalFlip, RandomVerticalFlip, RandomRotation, RandomAffine, RandomPerspective,
-                   ElasticTransform, ColorJitter, Grayscale, RandomGrayscale, GaussianBlur, RandomInvert,
-                   RandomPosterize, RandomSolarize, RandomAdjustSharpness, RandomAutocontrast, RandomEqualize,
-                   AutoAugment, RandAugment, TrivialAugmentWide, AugMix, Lambda, ToTensor, ConvertImageDtype,
-                   PILToTensor, Normalize, RandomErasing, RandomApply, RandomChoice, RandomOrder> {
+    : std::variant<Resize, CenterCrop, RandomResizedCrop, RandomCrop, Pad, RandomHorizontalFlip, RandomVerticalFlip,
+                   RandomRotation, RandomAffine, ColorJitter, Grayscale, RandomGrayscale, GaussianBlur, RandomInvert,
+                   RandomPosterize, RandomSolarize, RandomAdjustSharpness, RandomAutocontrast, RandomEqualize, Lambda,
+                   ToTensor, ConvertImageDtype, PILToTensor, Normalize, RandomErasing, RandomApply, RandomChoice,
+                   RandomOrder> {
   using variant::variant;
 };
 
