@@ -14,6 +14,6 @@ int main(int argc, char** argv) {
   if (sum(1.0F) != float(ranks)) bench::die(argv[0], "wrong sum");
   const double done_at = bench::wall_clock();
   const float memory = sum(bench::proportional_memory()) / float(ranks);
-  if (world.communicator->rank() == 0) bench::report_init(argv[1], done_at, memory);
+  if (world.communicator->rank() == 0) bench::report_init(argv[1], {.done_at = done_at, .bytes_per_rank = memory});
   return 0;
 }

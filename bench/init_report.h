@@ -27,10 +27,20 @@ inline float proportional_memory() {
   return 0;
 }
 
-inline void report_init(const std::string& path, double done_at, float bytes_per_rank) {
+struct InitReport {
+  double done_at = 0;  // seconds of the wall clock
+  double bytes_per_rank = 0;
+  double last_entered_at = 0;    // when the last rank began the start that is measured; 0: not known
+  double processor_seconds = 0;  // of a rank in that start, the mean of all
+};
+
+inline void report_init(const std::string& path, const InitReport& report) {
   std::FILE* file = std::fopen(path.c_str(), "w");
   if (file == nullptr) die(path, "cannot be written");
-  std::fprintf(file, "{\"done_at\": %.6f, \"bytes_per_rank\": %.0f}\n", done_at, double(bytes_per_rank));
+  std::fprintf(file,
+               "{\"done_at\": %.6f, \"bytes_per_rank\": %.0f, \"last_entered_at\": %.6f, "
+               "\"processor_seconds\": %.6f}\n",
+               report.done_at, report.bytes_per_rank, report.last_entered_at, report.processor_seconds);
   std::fclose(file);
 }
 

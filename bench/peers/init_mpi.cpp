@@ -13,5 +13,5 @@ int main(int argc, char** argv) {
   if (sum(1.0F) != ranks) lockstep::bench::die(argv[0], "wrong sum");
   const double done_at = lockstep::bench::wall_clock();
   const float memory = sum(lockstep::bench::proportional_memory()) / ranks;
-  if (world.rank() == 0) lockstep::bench::report_init(argv[1], done_at, memory);
+  if (world.rank() == 0) lockstep::bench::report_init(argv[1], {.done_at = done_at, .bytes_per_rank = memory});
 }

@@ -16,7 +16,8 @@ from torch import nn
 
 from ranks import run_ranks
 
-KINDS = ["forward", "static", "accumulate", "frozen_statistics", "traced"]
+PLAIN = ["traced", "exported"]  # without branches: forward(x) returns the scores
+KINDS = ["forward", "static", "accumulate", "frozen_statistics", *PLAIN]
 
 
 class Net(nn.Module):
@@ -52,13 +53,16 @@ def random(shape, seed):
 
 def make(kind):
     net = Net().double()
-    if kind == "traced":
+    if kind in PLAIN:
         net = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)).double()
     with torch.no_grad():
         for i, parameter in enumerate(net.parameters()):
             parameter.copy_(random(parameter.shape, 77 + i) * 0.4)
-    if kind == "traced":
-        return torch.jit.trace(net, random((4, 8), 1), check_trace=False)
+    example = (random((4, 8), 1),)
+    if kind == "exported":
+        net = torch.export.export(net.train(), example).module()
+    if kind in PLAIN:
+        return torch.jit.trace(net, example, check_trace=False)
     if kind == "frozen_statistics":
         net.norm.eval()
     return torch.jit.script(net)
@@ -67,7 +71,7 @@ def make(kind):
 def train(rank, world, folder, steps):
     for kind in KINDS:
         net = torch.jit.load(f"{folder}/{kind}.pt")
-        ddp = nn.parallel.DistributedDataParallel(net, find_unused_parameters=kind not in ("static", "traced"), static_graph=kind == "static")
+        ddp = nn.parallel.DistributedDataParallel(net, find_unused_parameters=kind not in ("static", *PLAIN), static_graph=kind == "static")
         optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
         for step in range(steps):
             optimizer.zero_grad()
@@ -75,7 +79,7 @@ def train(rank, world, folder, steps):
             for part in range(parts):
                 x, target = random((4, 8), 1000 * step + 10 * rank + part), random((4, 3), 5000 + 1000 * step + 10 * rank + part)
                 ddp.require_backward_grad_sync = part + 1 == parts
-                if kind == "traced":
+                if kind in PLAIN:
                     loss = (ddp(x) - target).square().mean()
                 else:
                     loss = ddp(x, target, kind == "static" or (step + rank) % 3 == 0)[0]

@@ -30,7 +30,7 @@ torch::jit::Module train_scripted(const std::string& path, const std::string& ki
   torch::optim::SGD optimizer(ddp.parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
   const int rank = get_rank();
   const auto loss_of = [&](const torch::Tensor& x, const torch::Tensor& target, bool with_extra) {
-    if (kind == "traced") return (ddp->forward({x}).toTensor() - target).square().mean();
+    if (kind == "traced" || kind == "exported") return (ddp->forward({x}).toTensor() - target).square().mean();
     std::vector<torch::IValue> inputs{x, target, with_extra};
     const torch::IValue output =
         by_method ? ddp->get_method("training_step")(std::move(inputs)) : ddp.forward(std::move(inputs));
@@ -86,7 +86,7 @@ TEST(ScriptedParity, TrainsAsInPythonAndGoesBack) {
     test::run_processes(world, [&](int) {
       torch::set_num_threads(1);
       const ProcessGroupGuard group;
-      for (const std::string kind : {"forward", "static", "accumulate", "frozen_statistics", "traced"}) {
+      for (const std::string kind : {"forward", "static", "accumulate", "frozen_statistics", "traced", "exported"}) {
         train_kind(folder, kind, world, /*by_method=*/false);
       }
       train_kind(folder, "forward", world, /*by_method=*/true);

@@ -43,6 +43,18 @@ struct TwoNames {
   const auto& named_parameters() const { return named; }
 };
 
+// Its functions return copies of what it computes with, of a parameter or of a buffer.
+struct Copies {
+  torch::Tensor weight = torch::ones({2}).requires_grad_();
+  torch::Tensor count = torch::zeros({1});
+  bool of_parameter = true;
+
+  std::vector<NamedParameter> named_parameters() const {
+    return {{"weight", of_parameter ? weight.detach().clone().requires_grad_() : weight}};
+  }
+  std::vector<NamedParameter> named_buffers() const { return {{"count", of_parameter ? count : count.clone()}}; }
+};
+
 torch::jit::Module scripted_line() {
   torch::jit::Module inner("Inner");
   inner.register_attribute("training", c10::BoolType::get(), true);
@@ -136,10 +148,43 @@ TEST_P(AsModuleMulti, TrainsScriptedModelsAndAnyModules) {
         expect_equal_on_all_ranks(gradients, "gradient");
       }
     }
-    // A parameter that is set anew.
-    net.setattr("bias", torch::full({2}, number + 1.0F).requires_grad_());
-    ddp->forward({random_input({5, 3}, 9)}).toTensor().square().mean().backward();
-    expect_equal_on_all_ranks({net.attr("bias").toTensor(), net.attr("bias").toTensor().grad()}, "new bias");
+  });
+}
+
+// Other tensors of a scripted model, wherever they are in it, take part from the next pass on.
+TEST_P(AsModuleMulti, NoticesOtherTensorsOfScriptedModels) {
+  run_processes(GetParam(), [](int number) {
+    const Rank rank;
+    torch::jit::Module net = scripted_line();
+    DistributedDataParallel ddp(net);
+    const auto expect_trained = [&](const std::string& what) {
+      ddp->forward({random_input({5, 3}, 9 + number)}).toTensor().square().mean().backward();
+      std::vector<torch::Tensor> all;
+      for (const torch::Tensor& parameter : net.parameters()) all.insert(all.end(), {parameter, parameter.grad()});
+      for (const torch::Tensor& buffer : net.buffers()) all.push_back(buffer);
+      expect_equal_on_all_ranks(all, what);
+    };
+    const auto own = [&](torch::IntArrayRef shape) { return torch::full(shape, number + 1.0F); };
+    net.setattr("bias", own({2}).requires_grad_());
+    expect_trained("a parameter");
+    torch::jit::Module inner = net.attr("inner").toModule();
+    inner.setattr("weight", own({3, 2}).requires_grad_());
+    expect_trained("a parameter of a submodule");
+    inner.setattr("running_mean", own({2}));
+    expect_trained("a buffer of a submodule");
+    torch::jit::Module other = inner.deepcopy();
+    other.setattr("weight", own({3, 2}).requires_grad_());
+    net.setattr("inner", other._ivalue());
+    expect_trained("a submodule");
+    other.register_buffer("count", own({1}));
+    expect_trained("a buffer more");
+    other.attr("weight").toTensor().mutable_grad().reset();
+    other.attr("weight").toTensor().set_requires_grad(false);
+    ddp->forward({random_input({5, 3}, 1)}).toTensor().square().mean().backward();
+    EXPECT_FALSE(other.attr("weight").toTensor().grad().defined());
+    expect_equal_on_all_ranks({net.attr("bias").toTensor().grad()}, "a frozen parameter");
+    other.attr("weight").toTensor().set_requires_grad(true);
+    expect_trained("the same parameter, trained again");
   });
 }
 
@@ -157,7 +202,24 @@ TEST_P(AsModuleMulti, RefusesOnEveryRankWhatOneRankCannotTrain) {
     refuse({{{"a..b", weight}}}, {"expected a name for every tensor", "'a..b'"});
     refuse({{{"weight", weight * 2}}}, {"parameter 'weight' is the result of an operation (MulBackward", "detach()"});
     refuse({}, {"this model has no parameter that requires a gradient"});
+
+    for (const bool of_parameter : {true, false}) {
+      const auto copies = std::make_shared<Copies>();
+      copies->of_parameter = of_parameter;
+      expect_in(error_of([&] { DistributedDataParallel ddp(copies); }),
+                {of_parameter ? "named_parameters() of the model returned another tensor 'weight'"
+                              : "named_buffers() of the model returned another tensor 'count'",
+                 "the tensors that the model computes with"});
+    }
   });
+}
+
+TEST(AsModule, ListsTiedParametersOnce) {
+  torch::jit::Module net = scripted_line();
+  net.register_parameter("tied", net.attr("bias").toTensor(), /*is_buffer=*/false);
+  const auto model = as_module(net);
+  EXPECT_EQ(model->parameters().size(), 3);
+  EXPECT_EQ(distinct_parameters(*model).size(), 2);
 }
 
 TEST(AsModule, CopiesScriptedModelsForDataParallel) {

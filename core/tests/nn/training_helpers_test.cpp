@@ -105,6 +105,8 @@ TEST(ClipGrad, ScalesToTheNormAndNamesWhatIsNotFinite) {
   EXPECT_NEAR(clip_grad_norm_(*net, 2), 2, 1e-5);
   EXPECT_NEAR(clip_grad_norm_(*net, 1, {.norm_type = std::numeric_limits<double>::infinity()}), 2 / norm, 1e-5);
   net->parameters()[2].mutable_grad()[0][1] = std::nan("");
+  const NamedParameter one{"weight", net->parameters()[0]};
+  expect_in(error_of([&] { clip_grad_norm_({one, one}, 2); }), {"'weight' is there twice"});
   expect_in(error_of([&] { clip_grad_norm_(*net, 2, {.error_if_nonfinite = true}); }),
             {"nan", "the gradient of '2.weight'"});
   EXPECT_TRUE(net->parameters()[0].grad().isfinite().all().item<bool>()) << "an error changes nothing";

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <filesystem>
 #include <system_error>
+#include <unordered_set>
 
 #include "base/printable.h"
 #include "elastic_fit.h"
@@ -26,13 +27,19 @@ using trainer_detail::seconds_since;
 using trainer_detail::StopSignals;
 
 void check_optimizer(const torch::nn::Module& model, const torch::optim::Optimizer& optimizer) {
-  const std::vector<torch::Tensor> parameters = model.parameters();
+  std::unordered_set<const void*> trained;
   for (const auto& group : optimizer.param_groups()) {
     for (const torch::Tensor& tensor : group.params()) {
-      if (std::any_of(parameters.begin(), parameters.end(), [&](const auto& p) { return p.is_same(tensor); })) return;
+      TORCH_CHECK_VALUE(trained.insert(tensor.unsafeGetTensorImpl()).second,
+                        "Trainer: the optimizer has a parameter of shape ", tensor.sizes(),
+                        " twice, so each step would change it twice. The model has it under two names (tied "
+                        "parameters), and LibTorch's parameters() repeats it; make the optimizer from "
+                        "lockstep::distinct_parameters(model)");
     }
   }
-  TORCH_CHECK_VALUE(false,
+  const std::vector<torch::Tensor> parameters = model.parameters();
+  TORCH_CHECK_VALUE(std::any_of(parameters.begin(), parameters.end(),
+                                [&](const auto& one) { return trained.contains(one.unsafeGetTensorImpl()); }),
                     "Trainer: the optimizer has none of the model's parameters; make it from this model's "
                     "parameters()");
 }

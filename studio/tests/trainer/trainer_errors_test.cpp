@@ -66,6 +66,10 @@ TEST(TrainerErrorsUnit, SayWhatIsWrong) {
   Net net = make_net();
   torch::optim::SGD optimizer(other->parameters(), 0.1);
   expect_in(message_of([&] { Trainer trainer(net, optimizer); }), {"none of the model's parameters"});
+  std::vector<torch::Tensor> repeated = net->parameters();
+  repeated.push_back(repeated.front());
+  torch::optim::SGD twice(repeated, 0.1);
+  expect_in(message_of([&] { Trainer trainer(net, twice); }), {"twice", "lockstep::distinct_parameters(model)"});
 
   Training training({.epochs = 1, .patience = 1});
   const auto step = [&](data::Example& batch) { return loss_of(training.net, batch); };

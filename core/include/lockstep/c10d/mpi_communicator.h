@@ -17,9 +17,10 @@
 // MPI_THREAD_FUNNELED that must be the thread that has initialised MPI, at MPI_THREAD_SERIALIZED no other thread may
 // call MPI at the same time. (Backend mpi calls MPI all the time: docs/backends.md.)
 //
-// The communicator: these calls make up to three MPI_Iallgather on it. Its error handler is MPI_ERRORS_RETURN during
-// the call. Afterwards the program uses it as before, and may free it. If a rank does not come before the timeout,
-// one MPI_Iallgather stays under way: messages and blocking collectives still work, and a second call is refused.
+// The communicator: these calls make up to three times MPI_Igather and MPI_Ibcast on it. Its error handler is
+// MPI_ERRORS_RETURN during the call. Afterwards the program uses it as before, and may free it. If a rank does not come
+// before the timeout, one of these stays under way: messages and blocking collectives still work, and a second call is
+// refused.
 #pragma once
 
 #include <mpi.h>
@@ -147,30 +148,42 @@ struct Exchange {
   std::vector<char> all;
 };
 
+// Waits for a collective of MPI that has been started with the result `code`.
+inline Status finish(int code, const char* call, MPI_Request& request, Deadline deadline) {
+  if (code != MPI_SUCCESS) return status_of(code, call);
+  constexpr int kSpins = 1000;  // then it leaves the core to others
+  int done = 0;
+  for (int round = 0; done == 0; ++round) {
+    code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+    if (code != MPI_SUCCESS) return status_of(code, call);
+    if (done == 0 && deadline.expired()) break;
+    if (round > kSpins) std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  if (done != 0) return {};
+  return {ErrorCode::kTimeout,
+          "not all ranks of the MPI communicator have made this call in time: some are late, have failed before it, or "
+          "have called it with another communicator"};
+}
+
+// By a gather and a broadcast, because Open MPI's MPI_Iallgather sends a message from each rank to each other rank.
 inline Status all_gather(MPI_Comm communicator, std::span<const char> own, std::span<char> all, Deadline deadline) {
   const ReturnedErrors errors(communicator);
   auto exchange = std::make_unique<Exchange>(Exchange{{own.begin(), own.end()}, std::vector<char>(all.size())});
   MPI_Request request = MPI_REQUEST_NULL;
   const int bytes = static_cast<int>(own.size());
-  int code = MPI_Iallgather(exchange->own.data(), bytes, MPI_CHAR, exchange->all.data(), bytes, MPI_CHAR, communicator,
-                            &request);
-  if (code != MPI_SUCCESS) return status_of(code, "MPI_Iallgather");
-  constexpr int kSpins = 1000;  // then it leaves the core to others
-  int done = 0;
-  for (int round = 0; done == 0; ++round) {
-    code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
-    if (code != MPI_SUCCESS || (done == 0 && deadline.expired())) break;
-    if (round > kSpins) std::this_thread::sleep_for(std::chrono::microseconds(50));
+  int code = MPI_Igather(exchange->own.data(), bytes, MPI_CHAR, exchange->all.data(), bytes, MPI_CHAR, /*root=*/0,
+                         communicator, &request);
+  Status end = finish(code, "MPI_Igather", request, deadline);
+  if (end.ok()) {
+    code = MPI_Ibcast(exchange->all.data(), static_cast<int>(all.size()), MPI_CHAR, /*root=*/0, communicator, &request);
+    end = finish(code, "MPI_Ibcast", request, deadline);
   }
-  if (code == MPI_SUCCESS && done != 0) {
+  if (end.ok()) {
     std::copy(exchange->all.begin(), exchange->all.end(), all.begin());
-    return {};
+  } else {
+    MPI_Comm_set_attr(communicator, key_of_unfinished(), exchange.release());
   }
-  MPI_Comm_set_attr(communicator, key_of_unfinished(), exchange.release());
-  if (code != MPI_SUCCESS) return status_of(code, "MPI_Test");
-  return {ErrorCode::kTimeout,
-          "not all ranks of the MPI communicator have made this call in time: some are late, have failed before it, or "
-          "have called it with another communicator"};
+  return end;
 }
 
 constexpr const char* library_name() {

@@ -30,13 +30,16 @@
 //
 // Throws a c10::ValueError for a scripted model that was frozen or optimised for inference (its weights are constants
 // of its code), for two tensors of one name, for a name that is empty or has an empty part, and for a parameter that is
-// no leaf or is on the meta device. Not collective. Returns null for a null pointer and for an empty holder.
+// no leaf or is on the meta device; and for an object whose named_parameters() or named_buffers() returns other tensors
+// in each call (copies, which the model does not use). Not collective. Returns null for a null pointer and for an empty
+// holder.
 #pragma once
 
 #include <torch/csrc/jit/api/module.h>
 #include <torch/nn/module.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -63,35 +66,50 @@ class ModelView : public torch::nn::Module {
  protected:
   explicit ModelView(std::string name) : torch::nn::Module(std::move(name)) {}
   void add(const std::vector<NamedParameter>& parameters, const std::vector<NamedParameter>& buffers);
-  virtual std::vector<torch::Tensor> tensors_of_model() const = 0;
+  // Whether the model has the tensors that it had when this view was made. Called before each forward pass.
+  virtual bool is_current() const = 0;
   virtual std::shared_ptr<ModelView> made_again() const = 0;
-  std::vector<torch::Tensor> seen_;  // the model's tensors when this view was made
 };
+
+// Throws for an object whose functions return other tensors in each call.
+[[noreturn]] void refuse_copies(const std::string& name, bool is_parameter);
 
 std::shared_ptr<torch::nn::Module> view_of(const torch::jit::Module& model);
 // The model that view_of() was called with, or a copy of it that clone() has made.
 torch::jit::Module& scripted_of(torch::nn::Module& view);
 
+// Calls visit(name, tensor) for each item.
+template <typename Range, typename Visit>
+void for_each_named(const Range& range, const Visit& visit) {
+  for (const auto& item : range) {
+    if constexpr (requires { item.key(); }) {
+      visit(item.key(), item.value());
+    } else {
+      const auto& [name, tensor] = item;
+      visit(name, tensor);
+    }
+  }
+}
+
 template <typename Range>
 std::vector<NamedParameter> named_tensors(const Range& range) {
   std::vector<NamedParameter> result;
-  for (const auto& item : range) {
-    if constexpr (requires { item.key(); }) {
-      result.push_back({item.key(), item.value()});
-    } else {
-      const auto& [name, tensor] = item;
-      result.push_back({std::string(name), tensor});
-    }
-  }
+  for_each_named(range, [&](const auto& name, const torch::Tensor& tensor) {
+    result.push_back({std::string(name), tensor});
+  });
   return result;
 }
 
 template <typename Model>
 class ObjectView final : public ModelView {
  public:
-  explicit ObjectView(std::shared_ptr<Model> model) : ModelView("model with named tensors"), model_(std::move(model)) {
-    add(named_tensors(model_->named_parameters()), buffers_of(*model_));
-    seen_ = ObjectView::tensors_of_model();
+  explicit ObjectView(std::shared_ptr<Model> model)
+      : ModelView("model with named tensors"),
+        model_(std::move(model)),
+        parameters_(named_tensors(model_->named_parameters())),
+        buffers_(buffers_of(*model_)) {
+    add(parameters_, buffers_);
+    if (const auto changed = first_change()) refuse_copies(changed->name, changed->is_parameter);
   }
   void train(bool on) override {
     torch::nn::Module::train(on);
@@ -106,21 +124,39 @@ class ObjectView final : public ModelView {
   }
 
  private:
-  std::vector<torch::Tensor> tensors_of_model() const override {
-    std::vector<torch::Tensor> all;
-    for (NamedParameter& one : named_tensors(model_->named_parameters())) all.push_back(std::move(one.tensor));
-    for (NamedParameter& one : buffers_of(*model_)) all.push_back(std::move(one.tensor));
-    return all;
+  struct Change {
+    std::string name;
+    bool is_parameter;
+  };
+  std::optional<Change> first_change() const {
+    std::optional<Change> found;
+    const auto compare = [&](const auto& range, const std::vector<NamedParameter>& seen, bool is_parameter) {
+      std::size_t next = 0;
+      for_each_named(range, [&](const auto& name, const torch::Tensor& tensor) {
+        const bool same = next < seen.size() && seen[next].tensor.is_same(tensor);
+        if (!same && !found) found = Change{std::string(name), is_parameter};
+        ++next;
+      });
+      if (next < seen.size() && !found) found = Change{seen[next].name, is_parameter};
+    };
+    compare(model_->named_parameters(), parameters_, /*is_parameter=*/true);
+    if constexpr (kHasBuffers) compare(model_->named_buffers(), buffers_, /*is_parameter=*/false);
+    return found;
   }
+  bool is_current() const override { return !first_change(); }
   std::shared_ptr<ModelView> made_again() const override { return std::make_shared<ObjectView>(model_); }
+
+  static constexpr bool kHasBuffers = requires(Model & model) { model.named_buffers(); };
   static std::vector<NamedParameter> buffers_of(Model& model) {
-    if constexpr (requires { model.named_buffers(); }) {
+    if constexpr (kHasBuffers) {
       return named_tensors(model.named_buffers());
     } else {
       return {};
     }
   }
   const std::shared_ptr<Model> model_;
+  const std::vector<NamedParameter> parameters_;  // when this view was made
+  const std::vector<NamedParameter> buffers_;
 };
 
 }  // namespace nn_detail
@@ -140,6 +176,11 @@ std::shared_ptr<torch::nn::Module> as_module(const std::shared_ptr<Model>& model
     return model ? std::make_shared<nn_detail::ObjectView<Model>>(model) : nullptr;
   }
 }
+
+// The parameters of a module, each once, as Python's Module.parameters() returns them: for the optimizer of a model
+// with tied parameters. LibTorch's parameters() repeats a tied parameter, and LibTorch's optimizers then take its step
+// twice.
+std::vector<torch::Tensor> distinct_parameters(const torch::nn::Module& module);
 
 template <typename Net>
 requires(!std::is_same_v<Net, std::shared_ptr<typename nn_detail::ModelOf<Net>::type>>)

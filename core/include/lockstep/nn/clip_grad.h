@@ -25,7 +25,8 @@ struct ClipGradOptions {
 };
 
 // Scales all gradients so that their norm is at most `max_norm`. Returns the norm before scaling. Parameters without a
-// gradient are left out; sparse gradients count by their rows. The same numbers as torch.nn.utils.clip_grad_norm_.
+// gradient are left out; sparse gradients count by their rows. The same numbers as torch.nn.utils.clip_grad_norm_. A
+// parameter that is in the list twice is a c10::ValueError; of a module each parameter counts once.
 double clip_grad_norm_(const std::vector<NamedParameter>& parameters, double max_norm,
                        const ClipGradOptions& options = {});
 double clip_grad_norm_(const torch::nn::Module& module, double max_norm, const ClipGradOptions& options = {});

@@ -114,18 +114,21 @@ class Replica {
   void take_own_groups();
   void synchronise_state(int source, bool send);
   void build_reducer();
-  std::vector<torch::Tensor> reduced_parameters() const;
-  bool module_changed(const std::vector<torch::Tensor>& reduced) const {
-    return parameters_changed(reduced) || buffers_changed();
-  }
-  bool parameters_changed(const std::vector<torch::Tensor>& reduced) const;
-  bool buffers_changed() const;
+  // What is not ignored, without names.
+  struct Tensors {
+    std::vector<torch::Tensor> parameters;  // each once
+    std::vector<torch::Tensor> buffers;     // that are sent
+  };
+  Tensors tensors_of_module() const;
+  const Tensors& present_tensors();
+  bool module_changed(const Tensors& now) const { return parameters_changed(now) || buffers_changed(now); }
+  bool parameters_changed(const Tensors& now) const;
+  bool buffers_changed(const Tensors& now) const;
   void take_changed_module();
   void refuse_change_in_join() const;
   // In a join: tells all ranks whether this one still has inputs. Returns which ranks have.
   std::vector<int> exchange_activity(bool active, bool continues_pass = false);
   void refuse_collectives_in_forward() const;
-  void renew_view();
   void prepare_pass();
   void start_joined_pass();
   void prepare_joined_pass(const std::vector<int>& active);
@@ -149,6 +152,8 @@ class Replica {
   std::vector<torch::TensorOptions> known_options_;  // converted parameters lose their hooks
   // Those that were sent then. Converted ones are packed in another dtype.
   std::vector<std::pair<torch::Tensor, torch::TensorOptions>> known_buffers_;
+  // The module's when present_tensors() last looked. A view (as_module) keeps these, any other module is asked again.
+  std::optional<Tensors> present_;
   std::unique_ptr<Reducer> reducer_;
   std::shared_ptr<CommHook> comm_hook_;
   const std::shared_ptr<const void> guards_ = std::make_shared<char>();  // all other owners are guards

@@ -165,18 +165,37 @@ std::vector<torch::Tensor> Replica::parameters() const {
   return result;
 }
 
-std::vector<torch::Tensor> Replica::reduced_parameters() const {
-  if (ignored_.empty()) return parameters();  // names take time
-  std::vector<torch::Tensor> result;
-  for (const NamedParameter& one : nn_detail::trainable(nn_detail::shared_state(*module_, ignored_))) {
-    result.push_back(one.tensor);
+Replica::Tensors Replica::tensors_of_module() const {
+  Tensors result;
+  if (ignored_.empty()) {
+    result.parameters = parameters();  // names take time
+  } else {
+    std::unordered_set<const void*> seen;
+    for (const auto& item : module_->named_parameters()) {
+      if (ignored_.contains(item.key()) || !seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
+      result.parameters.push_back(item.value());
+    }
+  }
+  if (!options_.broadcast_buffers) return result;
+  for (const auto& item : module_->named_buffers()) {
+    if (!ignored_.contains(item.key())) result.buffers.push_back(item.value());
   }
   return result;
 }
 
-bool Replica::parameters_changed(const std::vector<torch::Tensor>& reduced) const {
+// A model that is no torch::nn::Module may have got other tensors, which then need a new view. If it has not, the
+// view's lists are those of the last pass.
+const Replica::Tensors& Replica::present_tensors() {
+  const auto* const view = dynamic_cast<const nn_detail::ModelView*>(module_.get());
+  std::shared_ptr<torch::nn::Module> renewed = view ? view->renewed() : nullptr;
+  if (view != nullptr && renewed == nullptr && present_) return *present_;
+  if (renewed) module_ = std::move(renewed);
+  return present_.emplace(tensors_of_module());
+}
+
+bool Replica::parameters_changed(const Tensors& now) const {
   std::size_t next = 0;
-  for (const torch::Tensor& parameter : reduced) {
+  for (const torch::Tensor& parameter : now.parameters) {
     if (!parameter.requires_grad()) continue;
     if (next == known_.size() || !known_[next].tensor.is_same(parameter)) return true;
     if (!known_options_[next].type_equal(parameter.options())) return true;
@@ -186,16 +205,12 @@ bool Replica::parameters_changed(const std::vector<torch::Tensor>& reduced) cons
 }
 
 // A module may register a buffer in its first pass, or convert one.
-bool Replica::buffers_changed() const {
-  if (!options_.broadcast_buffers) return false;
-  std::size_t next = 0;
-  for (const auto& item : module_->named_buffers()) {
-    if (ignored_.contains(item.key())) continue;
-    if (next == known_buffers_.size()) return true;
-    const auto& [tensor, options] = known_buffers_[next++];
-    if (!tensor.is_same(item.value()) || (tensor.defined() && !options.type_equal(tensor.options()))) return true;
-  }
-  return next != known_buffers_.size();
+bool Replica::buffers_changed(const Tensors& now) const {
+  return !std::equal(now.buffers.begin(), now.buffers.end(), known_buffers_.begin(), known_buffers_.end(),
+                     [](const torch::Tensor& buffer, const auto& known) {
+                       const auto& [tensor, options] = known;
+                       return tensor.is_same(buffer) && (!buffer.defined() || options.type_equal(buffer.options()));
+                     });
 }
 
 void Replica::before_forward() {
@@ -233,18 +248,10 @@ void Replica::take_changed_module() {
   build_reducer();
 }
 
-// A model that is no torch::nn::Module may have got other tensors, which then need a new view.
-void Replica::renew_view() {
-  const auto* const view = dynamic_cast<const nn_detail::ModelView*>(module_.get());
-  if (view == nullptr) return;
-  if (std::shared_ptr<torch::nn::Module> renewed = view->renewed()) module_ = std::move(renewed);
-}
-
 void Replica::prepare_pass() {
-  renew_view();
-  const std::vector<torch::Tensor> reduced = reduced_parameters();
-  if (!nn_detail::any_trained(reduced)) return;  // gradients pass through, and none is of a parameter
-  if (module_changed(reduced)) {
+  const Tensors& now = present_tensors();
+  if (!nn_detail::any_trained(now.parameters)) return;  // gradients pass through, and none is of a parameter
+  if (module_changed(now)) {
     nn_detail::hold_owed_meeting();
     take_changed_module();
   }

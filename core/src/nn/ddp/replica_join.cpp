@@ -110,10 +110,9 @@ void Replica::pass_without_input() {
   TORCH_CHECK_VALUE(shared.empty(), "pass_without_input: parameter '", shared,
                     "' is wrapped twice, and this call takes part in the passes of one wrapper only; make both models "
                     "parts of one module, or call the models with an empty batch");
-  renew_view();
-  const std::vector<torch::Tensor> reduced = reduced_parameters();
-  if (!nn_detail::any_trained(reduced)) return;
-  if (module_changed(reduced)) take_changed_module();
+  const Tensors& now = present_tensors();
+  if (!nn_detail::any_trained(now.parameters)) return;
+  if (module_changed(now)) take_changed_module();
   reducer_->check_sizes();
   reducer_->pass_without_input();
 }
@@ -141,8 +140,9 @@ void Replica::begin_join(const JoinOptions& options) {
                     "' is wrapped twice, and a rank without inputs takes part in the passes of one wrapper only; make "
                     "both models parts of one module and join its wrapper");
   if (!options.throw_on_early_termination) refuse_collectives_in_forward();
-  const std::vector<torch::Tensor> reduced = reduced_parameters();
-  if (nn_detail::any_trained(reduced) && module_changed(reduced)) take_changed_module();  // here, where all ranks are
+  const Tensors& now = present_tensors();
+  if (nn_detail::any_trained(now.parameters) && module_changed(now))
+    take_changed_module();  // here, where all ranks are
   last_active_ = world_size() - 1;
   join_ = std::make_shared<const JoinOptions>(options);
   join_of_thread = join_;

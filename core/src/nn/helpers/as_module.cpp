@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "nn/check_parameter.h"
+#include "nn/helpers/named_gradients.h"
 
 namespace lockstep::nn_detail {
 namespace {
@@ -77,10 +78,13 @@ class ScriptedView final : public ModelView {
   explicit ScriptedView(torch::jit::Module model)
       : ModelView("scripted " + model.type()->name()->qualifiedName()), model_(std::move(model)) {
     add(named_tensors(model_.named_parameters(/*recurse=*/false)), named_tensors(model_.named_buffers(false)));
+    watch_own_slots();
     for (const auto& child : model_.named_children()) {
-      register_module(child.name, std::make_shared<ScriptedView>(child.value));
+      const auto view = std::make_shared<ScriptedView>(child.value);
+      register_module(child.name, view);
+      objects_.insert(objects_.end(), view->objects_.begin(), view->objects_.end());
+      slots_.insert(slots_.end(), view->slots_.begin(), view->slots_.end());
     }
-    seen_ = ScriptedView::tensors_of_model();
   }
 
   void train(bool on) override { model_.train(on); }
@@ -99,20 +103,56 @@ class ScriptedView final : public ModelView {
   torch::jit::Module& model() { return model_; }
 
  private:
-  // Without names, which take time.
-  std::vector<torch::Tensor> tensors_of_model() const override {
-    std::vector<torch::Tensor> all;
-    for (const torch::Tensor& one : model_.parameters()) all.push_back(one);
-    for (const torch::Tensor& one : model_.buffers()) all.push_back(one);
-    return all;
+  // A place of a parameter, buffer or submodule in an object of the interpreter, and what was there. This view and its
+  // submodules keep all of them alive, so an equal address is the same tensor or object.
+  struct Slot {
+    const c10::ivalue::Object* object;
+    std::size_t index;
+    const void* value;  // null: none, as for a parameter that is None
+  };
+  struct Size {
+    const c10::ivalue::Object* object;
+    std::size_t slots;
+  };
+
+  static const void* address_of(const torch::IValue& value) {
+    if (value.isTensor()) return value.toTensor().unsafeGetTensorImpl();
+    return value.isObject() ? &value.toObjectRef() : nullptr;
+  }
+
+  void watch_own_slots() {
+    const c10::ivalue::Object* const object = model_._ivalue().get();
+    const auto type = model_.type();
+    objects_.push_back({object, object->slots().size()});
+    for (std::size_t i = 0; i < object->slots().size(); ++i) {
+      if (!type->is_parameter(i) && !type->is_buffer(i) && !type->getAttribute(i)->is_module()) continue;
+      slots_.push_back({object, i, address_of(object->getSlot(i))});
+    }
+  }
+
+  // Without names, types and counts of references, which would take longer than some models' layers.
+  bool is_current() const override {
+    return std::all_of(objects_.begin(), objects_.end(),
+                       [](const Size& one) { return one.object->slots().size() == one.slots; }) &&
+           std::all_of(slots_.begin(), slots_.end(),
+                       [](const Slot& one) { return address_of(one.object->getSlot(one.index)) == one.value; });
   }
 
   std::shared_ptr<ModelView> made_again() const override { return std::make_shared<ScriptedView>(model_); }
 
   torch::jit::Module model_;
+  std::vector<Size> objects_;  // of this module and all inside it
+  std::vector<Slot> slots_;
 };
 
 }  // namespace
+
+void refuse_copies(const std::string& name, bool is_parameter) {
+  const char* const function = is_parameter ? "named_parameters" : "named_buffers";
+  TORCH_CHECK_VALUE(false, "as_module: ", function, "() of the model returned another tensor '", name,
+                    "' in a second call, probably a copy, so changes of its values would not reach the model. Return "
+                    "the tensors that the model computes with, not detach() or clone() of them");
+}
 
 void ModelView::add(const std::vector<NamedParameter>& parameters, const std::vector<NamedParameter>& buffers) {
   std::set<std::string> names;
@@ -128,10 +168,7 @@ void ModelView::add(const std::vector<NamedParameter>& parameters, const std::ve
 }
 
 std::shared_ptr<ModelView> ModelView::renewed() const {
-  const std::vector<torch::Tensor> now = tensors_of_model();
-  const bool same = std::equal(now.begin(), now.end(), seen_.begin(), seen_.end(),
-                               [](const auto& one, const auto& other) { return one.is_same(other); });
-  return same ? nullptr : made_again();
+  return is_current() ? nullptr : made_again();
 }
 
 std::shared_ptr<torch::nn::Module> view_of(const torch::jit::Module& model) {
@@ -144,3 +181,7 @@ torch::jit::Module& scripted_of(torch::nn::Module& view) {
 }
 
 }  // namespace lockstep::nn_detail
+
+std::vector<torch::Tensor> lockstep::distinct_parameters(const torch::nn::Module& module) {
+  return nn_detail::without_names(nn_detail::distinct_parameters(module));
+}

@@ -1,6 +1,7 @@
 #include "lockstep/nn/clip_grad.h"
 
 #include <cmath>
+#include <unordered_set>
 
 #include "nn/helpers/named_gradients.h"
 #include "nn/shared_step/rank_gradients.h"
@@ -9,7 +10,12 @@ namespace lockstep {
 
 double clip_grad_norm_(const std::vector<NamedParameter>& parameters, double max_norm, const ClipGradOptions& options) {
   TORCH_CHECK_VALUE(max_norm >= 0, "clip_grad_norm_: max_norm must not be negative, got ", max_norm);
+  std::unordered_set<const void*> seen;
   for (const NamedParameter& parameter : parameters) {
+    TORCH_CHECK_VALUE(seen.insert(parameter.tensor.unsafeGetTensorImpl()).second, "clip_grad_norm_: parameter '",
+                      parameter.name,
+                      "' is there twice, so its gradient would count twice and be scaled twice; name each parameter "
+                      "once, or pass the module");
     TORCH_CHECK_VALUE(!nn_detail::keeps_own_gradient(parameter.tensor), "clip_grad_norm_: the gradient of parameter '",
                       parameter.name,
                       "' is no mean yet, because a SharedStep with average_gradients takes the mean in its step(); set "
