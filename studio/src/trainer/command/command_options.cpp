@@ -187,6 +187,10 @@ void declare_trainer(TrainCommandOptions& o, config::Schema& schema) {
               {{"error", NonFinite::kError}, {"skip", NonFinite::kSkip}, {"ignore", NonFinite::kIgnore}},
               "A loss or gradient that is infinite or NaN");
   trainer
+      .key("compare_every", o.compare_every,
+           "Steps from one comparison of the weights of all processes to the next; 0: never. A difference is an error")
+      .at_least(0);
+  trainer
       .key("elastic", o.elastic,
            "Go on when a process dies, with a new one in its place or with the others (lockstep run --min-workers, "
            "--newcomers)")
