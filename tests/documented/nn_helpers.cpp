@@ -120,6 +120,10 @@ struct ClippedHook final : CommHook {
   }
 }
 
+[[maybe_unused]] void compared(Net& net) {
+  FiniteCheck finite(*net, {.compare_every = 100});
+}
+
 [[maybe_unused]] void finite_and_scaled(FiniteCheck& finite, torch::optim::SGD& optimizer, GradScaler& scaler) {
   finite.note_step(scaler.step(optimizer));
 }

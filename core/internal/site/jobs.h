@@ -16,6 +16,7 @@ struct JobWorker {
   Process process;
   int rank = 0;
   int local_rank = 0;
+  bool is_newcomer = false;  // in the place of a worker that has failed
 };
 
 struct RunningJob {

@@ -28,13 +28,13 @@ std::string site_text(CallSite site) {
   return text.size() < kPlaceBytes ? text : "..." + text.substr(text.size() - (kPlaceBytes - 4));
 }
 
-// Whether the file is one of this library's, which say nothing to a program: a public header, wherever it is installed,
-// or a source, which the compiler is told to name "lockstep/core/src/..." (lockstep_layer() in
-// cmake/LockstepLayer.cmake).
+// Whether the file is one of this library's, which say nothing to a program: a public header, wherever it is installed
+// (or one of the C++ library, as for an object that std::optional::emplace makes), or a source, which the compiler is
+// told to name "lockstep/core/src/..." (lockstep_layer() in cmake/LockstepLayer.cmake).
 bool is_of_library(std::string_view file) {
   constexpr std::array<std::string_view, 4> kFolders = {"lockstep/core/src/", "lockstep/core/internal/",
                                                         "lockstep/vision/src/", "lockstep/studio/src/"};
-  return file.find("/include/lockstep/") != file.npos ||
+  return file.find("/include/lockstep/") != file.npos || file.find("/include/c++/") != file.npos ||
          std::any_of(kFolders.begin(), kFolders.end(), [&](auto folder) { return file.starts_with(folder); });
 }
 

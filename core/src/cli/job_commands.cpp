@@ -60,6 +60,7 @@ nlohmann::json to_json(const site::RunningJob& job) {
     workers.push_back({{"rank", worker.rank},
                        {"local_rank", worker.local_rank},
                        {"pid", worker.process.pid},
+                       {"newcomer", worker.is_newcomer},
                        {"state", std::string(1, worker.process.state)},
                        {"cpu_seconds", worker.process.cpu_seconds},
                        {"memory_bytes", worker.process.memory_bytes}});
@@ -136,7 +137,11 @@ int show_job(const JobArguments& arguments) {
   }
   if (!job->standby.empty()) {
     const auto ready = std::count_if(job->standby.begin(), job->standby.end(), is_ready);
-    put("  {} processes are on standby for a restart, {} of them ready\n", job->standby.size(), ready);
+    put("  {} on standby for a restart or a replacement, {} of them ready\n",
+        job->standby.size() == 1 ? "1 process is" : fmt::format("{} processes are", job->standby.size()), ready);
+  }
+  for (const site::JobWorker& worker : job->workers) {
+    if (worker.is_newcomer) put("  rank {} is a new process, in the place of one that failed\n", worker.rank);
   }
   for (const site::Process& node : job->nodes) put("  node: {}\n", site::describe_process(node.pid));
   if (!job->workers.empty()) {

@@ -82,7 +82,8 @@ void add_child(RunningJob& job, const Process& process) {
   job.restarts = number_of(variables, "TORCHELASTIC_RESTART_COUNT");
   job.max_restarts = number_of(variables, "TORCHELASTIC_MAX_RESTARTS");
   const char* const rank = is_newcomer ? "LOCKSTEP_NEWCOMER" : "RANK";
-  job.workers.push_back({process, number_of(variables, rank), number_of(variables, is_newcomer ? rank : "LOCAL_RANK")});
+  job.workers.push_back(
+      {process, number_of(variables, rank), number_of(variables, is_newcomer ? rank : "LOCAL_RANK"), is_newcomer});
 }
 
 // The launchers that belong to a job of --hosts on this machine are not listed by themselves.

@@ -119,7 +119,6 @@ Trainer::Loop::Elastic::Elastic(Loop& loop, Feed& train, Feed* evaluation)
         options.rebuild = [this] { rebuild(); };
         return options;
       }()),
-      wrapped_(!loop.options_.newcomer),
       epoch_start_(Clock::now()) {
   now_.progress = loop.progress();
   now_.batches = trainer_detail::limited(train.loader().size(), loop.options_);
@@ -139,6 +138,9 @@ void Trainer::Loop::Elastic::add_states() {
 void Trainer::Loop::Elastic::save_moments(checkpoint::Checkpoint& state) const {
   state.add_tensors("moments", {{"now", as_bytes(now_)}, {"before", as_bytes(before_)}});
   state.set("folder_is_own", loop_.state_.folder_is_own() ? 1 : 0);
+  state.set("epoch.seconds", seconds_since(epoch_start_));
+  state.set("epoch.input_seconds", epoch_.input_seconds);
+  state.set("epoch.communication_seconds", epoch_.communication_seconds);
   if (auto& averages = loop_.step_.averages(); averages && averages->updates() > 0) {
     state.add_tensors("averages", averages->tensors());
     state.set("updates", averages->updates());
@@ -152,6 +154,14 @@ void Trainer::Loop::Elastic::load_moments(const checkpoint::Checkpoint& state) {
   const auto moments = state.get_tensors("moments");
   before_ = from_bytes(moments.at("before"));
   restore(from_bytes(moments.at("now")));
+  // The times that the dead rank had in this epoch are lost. Those of a survivor are alike.
+  if (now_.batch > 0 && epoch_.epoch != now_.progress.epoch) {
+    begin_epoch();
+    epoch_.input_seconds = state.get_double("epoch.input_seconds");
+    epoch_.communication_seconds = state.get_double("epoch.communication_seconds");
+    epoch_start_ -=
+        std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(state.get_double("epoch.seconds")));
+  }
   loop_.state_.set_folder_is_own(state.get_int("folder_is_own") != 0);
   if (auto& averages = loop_.step_.averages(); averages && state.has("updates"))
     averages->load(state.get_tensors("averages"), state.get_int("updates"));
@@ -206,15 +216,33 @@ std::int64_t Trainer::Loop::Elastic::steps_left() const {
 }
 
 void Trainer::Loop::Elastic::rebuild() {
-  if (!std::exchange(wrapped_, false) || training_.recoveries() > 0) {
-    loop_.step_.rebuild(loop_.progress().step, now_.skipped);
-    loop_.state_.rebuild();
-    if (evaluation_ != nullptr) evaluation_->take_share(get_rank(), get_world_size());
-  }
+  const bool has_joined = !std::exchange(rebuilt_, true) && options_.newcomer;
   loop_.vote_.forget();
+  // The Trainer's constructor has made DistributedDataParallel for the first world.
+  if (!has_joined && training_.recoveries() == 0) return;
+  loop_.step_.rebuild(loop_.progress().step, now_.skipped);
+  loop_.state_.rebuild();
+  if (evaluation_ != nullptr) evaluation_->take_share(get_rank(), get_world_size());
+  tell_of_recovery(has_joined);
+}
+
+void Trainer::Loop::Elastic::tell_of_recovery(bool has_joined) {
+  const bool after_death = std::exchange(recoveries_told_, training_.recoveries()) != training_.recoveries();
+  if (!options_.callbacks.on_recovery) return;
+  options_.callbacks.on_recovery({.epoch = loop_.progress().epoch,
+                                  .step = loop_.progress().step,
+                                  .has_joined = has_joined,
+                                  .reason = after_death ? training_.last_death() : std::string()});
+}
+
+void Trainer::Loop::Elastic::begin_epoch() {
+  if (epoch_.epoch == now_.progress.epoch) return;
+  epoch_ = EpochReport{.epoch = now_.progress.epoch};
+  epoch_start_ = Clock::now();
 }
 
 void Trainer::Loop::Elastic::compute(ElasticStep& step) {
+  begin_epoch();
   parts_ = static_cast<int>(std::min(options_.accumulation, now_.batches - now_.batch));
   MicroBatch micro_batch;
   report_ = loop_.step_.compute(train_, step.parts() * parts_, parts_ / step.weight(), [&](int pass) {
@@ -236,10 +264,6 @@ void Trainer::Loop::Elastic::update() {
   loop_.step_.apply(report_);
   if (loop_.profile_) loop_.profile_->step();
   trainer_detail::Progress& progress = now_.progress;
-  if (epoch_.epoch != progress.epoch) {
-    epoch_ = EpochReport{.epoch = progress.epoch};
-    epoch_start_ = Clock::now();
-  }
   if (options_.scheduler && options_.scheduler_interval == TrainerOptions::Interval::kStep) options_.scheduler->step();
   now_.batch += parts_;
   if (!report_.skipped) progress.losses.add(totals_[0], totals_[1]);

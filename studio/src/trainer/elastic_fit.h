@@ -40,6 +40,8 @@ class Trainer::Loop::Elastic {
  private:
   void add_states();
   void rebuild();
+  void tell_of_recovery(bool has_joined);
+  void begin_epoch();
   std::int64_t steps_left() const;
   std::int64_t steps_of(std::int64_t batches) const;
   void compute(ElasticStep& step);
@@ -61,7 +63,9 @@ class Trainer::Loop::Elastic {
   Feed* evaluation_;
   const TrainerOptions& options_;
   ElasticTraining training_;
-  bool wrapped_;  // DistributedDataParallel is of the world in which the Trainer was made, and not yet used
+  // Of rebuild(): whether it was called, and how often the world had been formed anew at its last call.
+  bool rebuilt_ = false;
+  int recoveries_told_ = 0;
   // A step has changed `now_` when its update is over, and after_step() changes it further. A death in after_step()
   // takes all ranks back to `before_`.
   trainer_detail::Moment now_;

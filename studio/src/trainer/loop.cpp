@@ -51,6 +51,7 @@ void check_options(const TrainerOptions& options) {
   least("epochs", options.epochs, 0);
   least("accumulation", options.accumulation, 1);
   least("limit_batches", options.limit_batches, 0);
+  least("compare_every", options.compare_every.value_or(0), 0);
   least("evaluate_every", options.evaluate_every, 1);
   least("patience", options.patience, 0);
   least("checkpoint_every_steps", options.checkpoint_every_steps, 0);
@@ -85,7 +86,8 @@ std::string description(const TrainerOptions& options, torch::Device device) {
       options.evaluate_every, static_cast<int>(options.monitor), fmt::join(options.top_k, ", "),
       options.confusion_classes, options.patience, options.min_delta, !options.checkpoint_dir.empty(),
       options.checkpoint_every_steps, options.resume);
-  text += fmt::format("elastic: {}\n", options.elastic.has_value());
+  text +=
+      fmt::format("compare_every: {}\nelastic: {}\n", options.compare_every.value_or(-1), options.elastic.has_value());
   const bool by_step = options.scheduler_interval == TrainerOptions::Interval::kStep;
   text += options.scheduler
               ? c10::str("scheduler: of each ", by_step ? "step" : "epoch", ", ", options.scheduler->state_dict(), "\n")

@@ -14,12 +14,19 @@ namespace {
 // Reading all gradients in each step would cost some percent of it, a part of the parameters costs next to nothing.
 // Where steps are skipped that would be too late, and clipping reads the gradients anyway.
 constexpr std::int64_t kChecksPerSweep = 32;
+constexpr std::int64_t kCompareEvery = 100;
 
 FiniteCheckOptions check_options(const TrainerOptions& options) {
+  FiniteCheckOptions check{.policy = *options.non_finite,
+                           .compare_every = options.compare_every.value_or(options.comm_hook ? 0 : kCompareEvery),
+                           .ignored_parameters = options.ddp.ignored_parameters};
+  const bool sweeps = check.policy == NonFinitePolicy::kError && options.clip_grad_norm == 0;
+  if (sweeps) check.checks_per_sweep = kChecksPerSweep;
+  if (options.precision != TrainingPrecision::kFloat16) return check;
   // The scaler finds and skips the steps. The check gives the buffers back.
-  if (options.precision == TrainingPrecision::kFloat16) return {.policy = NonFinitePolicy::kSkip};
-  const bool sweeps = *options.non_finite == NonFinitePolicy::kError && options.clip_grad_norm == 0;
-  return {.policy = *options.non_finite, .checks_per_sweep = sweeps ? kChecksPerSweep : 0};
+  check.policy = NonFinitePolicy::kSkip;
+  check.checks_per_sweep = 0;
+  return check;
 }
 
 // The gradients that the optimizer will use: those of other parameters do not count for the norm, and a GradScaler

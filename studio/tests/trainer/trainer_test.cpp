@@ -256,7 +256,7 @@ TEST(TrainerUnit, ReportsATrainingThatOnlyEvaluates) {
   const ScratchFolder folder;
   const ProcessGroupGuard group;
   const trainer_detail::TrainCommandOptions options;
-  trainer_detail::TrainCommandReport report(options, folder.path(), {}, 1);
+  trainer_detail::TrainCommandReport report(options, folder.path(), {}, /*is_newcomer=*/false);
   report.callbacks().on_evaluation(
       {.epoch = 1, .step = 4, .samples = 8, .loss = 0.5, .accuracies = {}, .confusion = {}});
   report.end({.epochs = 2, .steps = 4}, {});
@@ -273,7 +273,7 @@ TEST(TrainerUnit, ReportsTheCorruptPicturesOfATrainingThatFails) {
   const ScratchFolder folder;
   const ProcessGroupGuard group;
   const trainer_detail::TrainCommandOptions options;
-  trainer_detail::TrainCommandReport report(options, folder.path(), {}, 1);
+  trainer_detail::TrainCommandReport report(options, folder.path(), {}, /*is_newcomer=*/false);
   report.fail("a disk full of cats", 1, 4,
               {data::CorruptFile{.name = "cat/7.jpg", .reason = "no picture", .times = 1}});
   const auto run = report::read_run(folder.path());
@@ -294,7 +294,7 @@ TEST(TrainerUnit, ShowsHowFarAResumedEpochIs) {
     options.epochs = 3;
     options.accumulation = 2;
     options.progress_seconds = 0;
-    trainer_detail::TrainCommandReport report(options, folder.path(), {}, /*steps=*/400);
+    trainer_detail::TrainCommandReport report(options, folder.path(), {}, /*is_newcomer=*/false);
     const auto step = report.callbacks().on_step_end;
     step({.epoch = 1, .step = 701, .batch = 602, .batches = 799, .samples = 8, .loss = torch::tensor(0.5)});
     step({.epoch = 1, .step = 702, .batch = 604, .batches = 799, .samples = 8, .loss = torch::tensor(0.5)});

@@ -212,6 +212,8 @@ class ElasticTraining {
   std::int64_t steps_done() const { return done_; }
   // How often the world was formed anew.
   int recoveries() const { return recoveries_; }
+  // The error that told this rank of the last death; empty: of none.
+  const std::string& last_death() const { return last_death_; }
 
  private:
   struct FailedStep;

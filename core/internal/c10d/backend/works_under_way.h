@@ -38,8 +38,10 @@ class WorksUnderWay {
   // Returns the first error among those of the settled `works` that their callers have dropped: no caller can ask for
   // it any more. From now on it counts as told.
   Status take_lost_error(const Works& works) LOCKSTEP_EXCLUDES(mutex_);
-  // Logs the error of a work that nobody asked for. `what` names the work. Errors that broke the group are logged once.
+  // Logs the error of a work that nobody asked for. `what` names the work. Errors that broke the group are logged once,
+  // and not at all after count_break_as_told(): the program knows of it from another operation.
   void report_lost(const std::string& what, const Status& error);
+  void count_break_as_told() const { break_reported_ = true; }
 
   // Makes progress on collectives until all are settled, `until` has passed, or `stop` returns true.
   void drain(Deadline until, const std::function<bool()>& stop) LOCKSTEP_EXCLUDES(mutex_);
@@ -54,7 +56,7 @@ class WorksUnderWay {
   std::size_t left_messages_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // after they were last looked through
   bool closed_ LOCKSTEP_GUARDED_BY(mutex_) = false;
   std::atomic<std::size_t> count_{0};
-  std::atomic<bool> break_reported_{false};
+  mutable std::atomic<bool> break_reported_{false};
 };
 
 }  // namespace lockstep

@@ -32,7 +32,10 @@ GroupCore::~GroupCore() {
 
 void GroupCore::fail(const Status& status, const char* operation, std::uint64_t sequence) const {
   const bool breaks = status.code() == ErrorCode::kTimeout || status.code() == ErrorCode::kPeerFailed;
-  if (breaks) flight::dump_once();
+  if (breaks) {
+    flight::dump_once();
+    works_.count_break_as_told();
+  }
   // What the engine says of an operation that was under way when this rank left is not the cause.
   const Status reason = status.code() == ErrorCode::kAborted ? reason_left() : Status();
   throw_status(reason.ok() ? status : reason, fmt::format("{}, {}", who(), numbered(operation, sequence)));

@@ -40,9 +40,10 @@ Result<Fd> Relay::make_channel(WorkerStream::Settings& settings) {
 
 Result<Relay::OpenFile> Relay::open_log(const JobOptions& options, const JobSpec& job, int rank, const char* stream) {
   const std::function<Result<OpenFile>()> open = [folder = options.log_dir, run_id = job.run_id,
-                                                  attempt = job.restart_count, rank, stream]() -> Result<OpenFile> {
+                                                  attempt = job.restart_count, rank, stream,
+                                                  what_begins = what_begins_]() -> Result<OpenFile> {
     LOCKSTEP_ASSIGN_OR_RETURN(std::string path, make_log_path(folder, run_id, attempt, rank, stream));
-    LOCKSTEP_ASSIGN_OR_RETURN(Fd fd, open_log_file(path));
+    LOCKSTEP_ASSIGN_OR_RETURN(Fd fd, open_log_file(path, what_begins));
     struct stat info {};
     const bool is_known = fstat(fd.get(), &info) == 0;
     return OpenFile{std::move(path), std::move(fd), is_known ? static_cast<std::uint64_t>(info.st_size) : 0};
@@ -103,6 +104,7 @@ Status Relay::connect_stream(const JobOptions& options, const JobSpec& job, int 
 }
 
 Status Relay::connect(const JobOptions& options, const JobSpec& job, int local_rank, Command& command) {
+  what_begins_ = stderr_.contains(local_rank) ? "a new process, in the place of one that failed," : "another run";
   if (Source& before = stderr_[local_rank]; before.tail != nullptr) earlier_tails_.push_back(std::move(before.tail));
   stderr_[local_rank] = {};
   LOCKSTEP_RETURN_IF_ERROR(connect_stream(options, job, local_rank, Streams::kOut, command));

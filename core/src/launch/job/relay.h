@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "launch/job/agent.h"
@@ -77,6 +78,7 @@ class Relay {
   std::vector<std::unique_ptr<WorkerStream>> streams_;
   std::map<int, WorkerStream*> terminals_;  // by local rank: the streams_ that are read from pseudo-terminals
   bool said_no_terminals_ = false;
+  std::string_view what_begins_;                      // for the log files of the worker that is being connected
   std::map<int, Source> stderr_;                      // by local rank
   std::vector<std::unique_ptr<Tail>> earlier_tails_;  // of replaced workers, whose streams may have more to say
 };

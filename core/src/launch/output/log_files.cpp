@@ -41,7 +41,7 @@ constexpr std::size_t kChunk = std::size_t{64} << 10;  // one file's share befor
 
 }  // namespace
 
-Result<Fd> open_log_file(const std::string& path) {
+Result<Fd> open_log_file(const std::string& path, std::string_view what_begins) {
   // O_NONBLOCK: not to wait for the other end of a FIFO.
   Fd file(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666));
   const int error = errno;
@@ -57,7 +57,7 @@ Result<Fd> open_log_file(const std::string& path) {
     const std::time_t seconds = std::time(nullptr);
     std::tm local{};
     if (localtime_r(&seconds, &local) != nullptr) std::strftime(now.data(), now.size(), "%F %T", &local);
-    const std::string mark = fmt::format("\nlockstep: another run begins here, {}\n", now.data());
+    const std::string mark = fmt::format("\nlockstep: {} begins here, {}\n", what_begins, now.data());
     // A full disk is told of when the worker's lines do not fit either.
     static_cast<void>(!write(file.get(), mark.data(), mark.size()));
   }

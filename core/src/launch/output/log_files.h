@@ -23,8 +23,9 @@ namespace lockstep::launch {
 
 // Log files of workers: log_dir/run_id/attempt_N/RANK/{stdout,stderr}.log, the same paths as torchrun's.
 
-// Opens a log file to append to it, and creates it if needed. The error names the path and the system's reason.
-Result<Fd> open_log_file(const std::string& path);
+// Opens a log file to append to it, and creates it if needed. In a file with text a line says what begins. The error
+// names the path and the system's reason.
+Result<Fd> open_log_file(const std::string& path, std::string_view what_begins = "another run");
 
 // The folder of a run. A run id is any text, and another node may have chosen it: what is no letter, digit, dash,
 // underscore or dot becomes an underscore, and so does a dot in front.

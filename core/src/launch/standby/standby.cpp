@@ -109,7 +109,7 @@ void Standby::start_if_due() {
   due_.reset();
   const Status started = start();
   if (started.ok()) return;
-  log::info("no processes are on standby for a restart: " + started.message());
+  log::info("no processes are on standby for a restart or a replacement: " + started.message());
   (void)end();
 }
 

@@ -13,7 +13,9 @@
 #include "c10d/streams.h"
 #include "lockstep/base/log.h"
 #include "nn/all_ranks.h"
+#include "nn/ddp/module_state.h"
 #include "nn/helpers/named_gradients.h"
+#include "replica_hash.h"
 
 namespace lockstep {
 namespace nn_detail {
@@ -102,8 +104,48 @@ FiniteCheck::FiniteCheck(const torch::nn::Module& module, const FiniteCheckOptio
   TORCH_CHECK_VALUE(options_.checks_per_sweep == 0 || options_.policy == NonFinitePolicy::kError,
                     "FiniteCheck: checks_per_sweep finds a gradient after its step, which cannot be skipped then; "
                     "kSkip needs checks_per_sweep = 0");
+  TORCH_CHECK_VALUE(options_.compare_every >= 0, "FiniteCheck: compare_every must not be negative, got ",
+                    options_.compare_every);
   note_infinite();
   keep_buffers();
+}
+
+std::vector<NamedParameter> FiniteCheck::compared() const {
+  std::vector<NamedParameter> tensors = nn_detail::distinct_parameters(module_);
+  if (options_.compare_buffers) {
+    for (const auto& item : module_.named_buffers()) tensors.push_back({item.key(), item.value()});
+  }
+  if (options_.ignored_parameters.empty()) return tensors;
+  const std::set<std::string> ignored = nn_detail::names_to_ignore(module_, options_.ignored_parameters);
+  std::erase_if(tensors, [&](const NamedParameter& tensor) { return ignored.contains(tensor.name); });
+  return tensors;
+}
+
+std::vector<double> FiniteCheck::own_hashes(bool compares) const {
+  if (!compares || options_.compare_every == 0 || !nn_detail::has_other_ranks(options_.group)) return {};
+  return nn_detail::hashes_of(compared());
+}
+
+void FiniteCheck::refuse_drift(const std::vector<double>& by_rank, const std::vector<double>& hashes) {
+  if (hashes.empty()) return;
+  const std::int64_t before = std::exchange(equal_at_, step_);
+  if (nn_detail::who_differs(by_rank).empty()) return;
+  const auto rows = nn_detail::rows_of_all_ranks(hashes, options_.group);
+  const std::vector<NamedParameter> tensors = compared();
+  std::string first;
+  std::size_t others = 0;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const std::string who = nn_detail::who_differs(column(rows, i));
+    if (who.empty()) continue;
+    if (!first.empty()) ++others;
+    if (first.empty()) first = fmt::format("'{}' {}", tensors[i].name, who);
+  }
+  TORCH_CHECK(false, "step ", step_, ": expected the same parameters on all ranks, found that ", first,
+              others > 0 ? fmt::format(", and {} more differ", others) : std::string(),
+              before < 0 ? std::string() : fmt::format("; in step {} all were the same", before),
+              ". A rank has changed its parameters by itself (a step or a write that the others did not make, other "
+              "random numbers, a fault of its memory): go back to an earlier checkpoint, or set compare_every to 0 if "
+              "the ranks differ on purpose");
 }
 
 void FiniteCheck::set_step(std::int64_t step, std::int64_t skipped_in_a_row) {
@@ -198,7 +240,10 @@ void FiniteCheck::check_parameters() {
   const torch::NoGradGuard no_grad;
   const std::string found = bad_parameters();
   const LateLoss late = take_late(nullptr);
-  const auto all = nn_detail::rows_of_all_ranks({found.empty() ? 0.0 : 1.0, late.loss}, options_.group);
+  const std::vector<double> hashes = own_hashes(/*compares=*/true);
+  const auto all = nn_detail::rows_of_all_ranks(
+      {found.empty() ? 0.0 : 1.0, late.loss, hashes.empty() ? 0.0 : nn_detail::hash_of(hashes)}, options_.group);
+  refuse_drift(column(all, 2), hashes);
   const std::vector<double> finders = column(all, 0);
   std::string problem;
   add_bad_losses(problem, column(all, 1), fmt::format("in step {} ", late.step), "was");
@@ -272,7 +317,10 @@ bool FiniteCheck::decide(double own, std::string found, std::shared_ptr<Late> ne
   const LateLoss late = take_late(std::move(next));
   if (!late.is_part_finite && found.empty()) found = bad_parameters();
   const double sent = std::isfinite(own) && !found.empty() ? kFound : own;
-  const auto rows = nn_detail::rows_of_all_ranks({sent, late.loss}, options_.group);
+  const std::vector<double> hashes = own_hashes(options_.compare_every > 0 && step_ % options_.compare_every == 0);
+  const auto rows = nn_detail::rows_of_all_ranks({sent, late.loss, hashes.empty() ? 0.0 : nn_detail::hash_of(hashes)},
+                                                 options_.group);
+  refuse_drift(column(rows, 2), hashes);
   const std::vector<double> all = column(rows, 0);
   std::string problem;
   add_bad_losses(problem, all, "", "is");

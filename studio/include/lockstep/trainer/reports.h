@@ -85,6 +85,15 @@ struct CheckpointReport {
   std::filesystem::path path;
 };
 
+// With TrainerOptions::elastic: the ranks go on in a world that was formed anew, because a rank has died or a newcomer
+// has joined. get_rank() and get_world_size() are those of the new world.
+struct RecoveryReport {
+  std::int64_t epoch = 0;
+  std::int64_t step = 0;    // how many steps are done; the callbacks of the last one may be called again
+  bool has_joined = false;  // this process is a newcomer, and has just taken the place of a dead rank
+  std::string reason = {};  // the error that told of the death; empty where a newcomer has joined without one
+};
+
 // Functions of the program that the Trainer calls. Each is called on every rank, in the thread of the training, and may
 // make collective calls. An exception ends the training. If only some ranks throw, the other ranks learn of it as of
 // any failure of a rank.
@@ -94,6 +103,8 @@ struct TrainerCallbacks {
   std::function<void(const Evaluation&)> on_evaluation = {};
   // After each save: an epoch is saved before its evaluation and again after it.
   std::function<void(const CheckpointReport&)> on_checkpoint = {};
+  // Before the first step, or callback, in the new world.
+  std::function<void(const RecoveryReport&)> on_recovery = {};
 };
 
 enum class TrainingEnd {

@@ -96,6 +96,12 @@ struct TrainerOptions {
   // buffers are checked as above.
   std::optional<NonFinitePolicy> non_finite = NonFinitePolicy::kError;
 
+  // Every so many steps, before each checkpoint and at the end of each epoch: the ranks compare their parameters'
+  // bits. A difference is an error on every rank that names the first parameter and the ranks that differ
+  // (FiniteCheckOptions::compare_every). 0: never. Empty: 100, and never with a comm_hook, because some hooks let the
+  // ranks differ on purpose. Needs non_finite; with kFloat16 only before checkpoints and at the ends of epochs.
+  std::optional<std::int64_t> compare_every = {};
+
   DistributedDataParallelOptions ddp = {};
   std::shared_ptr<CommHook> comm_hook = nullptr;  // null: an all-reduce
 

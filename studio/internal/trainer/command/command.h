@@ -93,6 +93,8 @@ struct TrainCommandOptions {
   NonFinite non_finite = NonFinite::kError;
   std::int64_t seed = 0;
   std::int64_t limit_batches = 0;
+  bool elastic = false;
+  std::int64_t compare_every = 100;
   std::int64_t evaluate_every = 1;
   Metric monitor = Metric::kAccuracy;
   std::int64_t patience = 0;

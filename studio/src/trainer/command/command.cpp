@@ -6,13 +6,16 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <stdexcept>
 
 #include "base/arithmetic.h"
 #include "c10d/backend/group_errors.h"
+#include "lockstep/base/environment.h"
 #include "lockstep/c10d/process_groups.h"
 #include "lockstep/data/data_loader.h"
+#include "lockstep/launch/newcomer.h"
 #include "lockstep/nn/fast_batch_norm.h"
 #include "lockstep/nn/fast_convolution.h"
 #include "lockstep/trainer/trainer.h"
@@ -34,10 +37,25 @@ std::int64_t bytes_of(const std::vector<torch::Tensor>& tensors) {
   return bytes;
 }
 
+// Whether the launcher has started this process in the place of a dead worker. Throws where the others of the job could
+// not take it in.
+bool is_newcomer_of_launcher(const TrainCommandOptions& options) {
+  const auto rank = launch::replaced_rank();
+  if (!rank.ok()) throw std::runtime_error(rank.status().message());
+  const auto most = Environment::of_process().get("LOCKSTEP_MAX_NEWCOMERS");
+  if (!options.elastic && most && *most != "0") {
+    throw std::runtime_error(
+        "trainer.elastic: expected true under lockstep run --newcomers, found false: a new process could not join the "
+        "training; give --elastic, or leave out --newcomers");
+  }
+  return rank.value().has_value();
+}
+
 // Everything that the command needs for the training.
 struct TrainCommand {
   TrainCommand(const TrainCommandOptions& the_options, const CudaSupport& cuda)
       : options(the_options),
+        is_newcomer(is_newcomer_of_launcher(options)),
         device(device_of(options, cuda)),
         pictures(open_data(options)),
         train(pictures.train, train_loader_options(options, pictures, device)),
@@ -64,6 +82,12 @@ struct TrainCommand {
     return options.limit_batches > 0 ? std::min(loader.size(), options.limit_batches) : loader.size();
   }
   std::int64_t steps() const { return ceil_divide(batches_of(train), options.accumulation); }
+  // How many batches of the evaluation this rank has. A world that was formed anew has other shares.
+  std::int64_t test_batches() const {
+    const std::int64_t share = ceil_divide(pictures.test->size(), std::int64_t{get_world_size()});
+    const std::int64_t batches = options.elastic ? ceil_divide(share, test->batch_size()) : test->size();
+    return options.limit_batches > 0 ? std::min(batches, options.limit_batches) : batches;
+  }
   // The number of the evaluation's present batch. The loader leaves out batches whose pictures are all corrupt, so they
   // cannot be counted here. After the last batch `batches_left` is that of a whole pass.
   std::int64_t test_batch() const { return test->size() - 1 - test->batches_left() % test->size(); }
@@ -72,32 +96,53 @@ struct TrainCommand {
     return options.test_batch_size > 0 ? options.test_batch_size : train.batch_size();
   }
   StepOutput run(const data::Example& batch) {
-    if (model.model->is_training()) {
-      // After the last batch `batches_left` is that of a whole pass, so this number is 0.
-      const std::int64_t position = train.size() - train.batches_left();
-      const std::int64_t number = position * get_world_size() + get_rank();
-      try {
-        return forward(model, options, mixed(batch, options, model.num_classes, train.epoch(), number));
-      } catch (const c10::Error& error) {
-        if (batch.data.size(0) != 1) throw;
-        const std::int64_t taken = position == 0 ? train.size() : position;
-        throw no_batch_of_one(options, train.epoch(), taken - 1, plain_text(error));
-      }
+    if (options.elastic) return run_elastic(batch);
+    // After the last batch `batches_left` is that of a whole pass, so this number is 0.
+    const std::int64_t position = train.size() - train.batches_left();
+    const std::int64_t number = position * get_world_size() + get_rank();
+    try {
+      return forward(model, options, mixed(batch, options, model.num_classes, train.epoch(), number));
+    } catch (const c10::Error& error) {
+      if (batch.data.size(0) != 1) throw;
+      const std::int64_t taken = position == 0 ? train.size() : position;
+      throw no_batch_of_one(options, fmt::format("epoch {}, batch {}", train.epoch() + 1, taken), plain_text(error));
     }
+  }
+  // The loader's cursor does not move, because any rank may compute any micro-batch. Each micro-batch has random
+  // numbers of its own.
+  StepOutput run_elastic(const data::Example& batch) {
+    const bool mixes = options.mixup_alpha > 0 || options.cutmix_alpha > 0;
+    const std::int64_t number =
+        mixes ? torch::randint(std::numeric_limits<std::int64_t>::max(), {1}, torch::kLong).item<std::int64_t>() : 0;
+    try {
+      return forward(model, options, mixed(batch, options, model.num_classes, /*epoch=*/0, number));
+    } catch (const c10::Error& error) {
+      if (batch.data.size(0) != 1) throw;
+      throw no_batch_of_one(options, "a batch whose other pictures are corrupt", plain_text(error));
+    }
+  }
+  // `number`: of the batch among those that this evaluation has given.
+  StepOutput run_test(const data::Example& batch, std::int64_t number) {
     StepOutput output = forward(model, options, batch);
-    if (worst) worst->add(batch, output.scores, test_batch() * test->batch_size());
+    if (!worst) return output;
+    std::int64_t first = test_batch() * test->batch_size();
+    // Another loader may give the batches after a death. With `skip` it may leave some out.
+    if (options.elastic) first = options.on_corrupt == CorruptPolicy::kSkip ? -1 : number * test->batch_size();
+    worst->add(batch, output.scores, first);
     return output;
   }
   // With shares and batches that differ between the ranks of a machine, the training itself finds such a batch. So it
   // does where corrupt pictures are left out. Synchronized batch norms have the values of all ranks.
   void try_batch_of_one() {
+    if (is_newcomer) return;  // the ranks of the start have tried theirs
     if (get_world_size() > 1 && (options.batch_per_machine || options.sync_batch_norm)) return;
     const std::int64_t samples = ceil_divide(pictures.train->size(), std::int64_t{get_world_size()});
     const std::int64_t batches = batches_of(train);
     const std::int64_t last = std::min(train.batch_size(), samples - (batches - 1) * train.batch_size());
     if (batches == 0 || last != 1) return;
     const std::string reason = why_not_alone(model, options, sample);
-    if (!reason.empty()) throw no_batch_of_one(options, 0, train.batch_size() == 1 ? 0 : batches - 1, reason);
+    if (!reason.empty())
+      throw no_batch_of_one(options, fmt::format("epoch 1, batch {}", train.batch_size() == 1 ? 1 : batches), reason);
   }
   std::vector<torch::Tensor> trained_parameters() const {
     std::vector<torch::Tensor> parameters = model.model->parameters();
@@ -113,6 +158,7 @@ struct TrainCommand {
   }
 
   const TrainCommandOptions& options;
+  bool is_newcomer;  // which has a world of its own until it takes the place of a dead rank
   torch::Device device;
   TrainCommandData pictures;
   data::DataLoader train;
@@ -168,14 +214,14 @@ void print_plan(const TrainCommand& command) {
 }
 
 int train(TrainCommand& command, TrainerOptions settings, const std::filesystem::path& output) {
-  TrainCommandReport report(command.options, output, command.pictures.classes, command.steps(),
+  TrainCommandReport report(command.options, output, command.pictures.classes, command.is_newcomer,
                             command.worst ? &*command.worst : nullptr, command.model.model.get());
   settings.callbacks = report.callbacks();
   std::optional<Trainer> trainer;
   const auto step = [&](data::Example& batch) {
     if (command.model.model->is_training()) return command.run(batch);
-    report.begin_test_batch(trainer->epoch() - 1, command.batches_of(*command.test));
-    StepOutput output = command.run(batch);
+    const std::int64_t number = report.begin_test_batch(trainer->epoch() - 1, command.test_batches());
+    StepOutput output = command.run_test(batch, number);
     report.end_test_batch(batch.data.size(0));
     return output;
   };
@@ -195,11 +241,11 @@ int train(TrainCommand& command, TrainerOptions settings, const std::filesystem:
 
 int run(const TrainCommandOptions& options) {
   const CudaSupport cuda = find_cuda(options);
-  const ProcessGroupGuard group;
+  const ProcessGroupGuard group("", {.enable_reconfigure = options.elastic});
   TrainCommand command(options, cuda);
   for (const std::string& note :
        {command.model.weights_note, freeze_note(options), imbalance_note(options, command.pictures)}) {
-    if (note.empty() || get_rank() != 0) continue;
+    if (note.empty() || command.is_newcomer || get_rank() != 0) continue;
     std::printf("%s\n", note.c_str());
     std::fflush(stdout);
   }

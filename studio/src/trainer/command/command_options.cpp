@@ -181,6 +181,15 @@ void declare_trainer(TrainCommandOptions& o, config::Schema& schema) {
   trainer.key("non_finite", o.non_finite,
               {{"error", NonFinite::kError}, {"skip", NonFinite::kSkip}, {"ignore", NonFinite::kIgnore}},
               "A loss or gradient that is infinite or NaN");
+  trainer
+      .key("compare_every", o.compare_every,
+           "Steps from one comparison of the weights of all processes to the next; 0: never. A difference is an error")
+      .at_least(0);
+  trainer
+      .key("elastic", o.elastic,
+           "Go on when a process dies, with a new one in its place or with the others (lockstep run --min-workers, "
+           "--newcomers)")
+      .common();
   trainer.key("evaluate_every", o.evaluate_every, "Epochs from one evaluation to the next").at_least(1);
   trainer.key("monitor", o.monitor, {{"accuracy", Metric::kAccuracy}, {"loss", Metric::kLoss}},
               "What is better: for the best checkpoint and for patience");
@@ -354,6 +363,14 @@ Status check(const TrainCommandOptions& o, const config::Schema& schema) {
   text += lost_momentum(o, schema);
   for (auto k = o.top_k.begin(); k != o.top_k.end(); ++k) {
     if (std::find(o.top_k.begin(), k, *k) != k) text += fmt::format("trainer.top_k: {} is there twice\n", *k);
+  }
+  if (o.elastic && o.batch_per_machine) {
+    text += "trainer.batch_per_machine: expected false with trainer.elastic: the processes of a machine change\n";
+  }
+  if (o.elastic && o.sync_batch_norm) {
+    text +=
+        "model.sync_batch_norm: expected false with trainer.elastic: after a death, processes may compute different "
+        "numbers of batches, and these layers need all processes in each\n";
   }
   if (o.ema_decay >= 1) text += "trainer.ema_decay: expected a number below 1\n";
   if (o.resume && !o.save) text += "checkpoint.resume needs checkpoint.save\n";

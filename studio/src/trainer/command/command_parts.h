@@ -147,8 +147,8 @@ void try_test_sample(TrainCommandModel& model, const TrainCommandOptions& option
 // Why the model cannot train on this sample alone, as a batch norm on one value for each channel; empty: it can. The
 // model's buffers stay.
 std::string why_not_alone(TrainCommandModel& model, const TrainCommandOptions& options, const torch::Tensor& sample);
-// The error of a batch of one sample. `epoch` and `batch` count from 0.
-std::runtime_error no_batch_of_one(const TrainCommandOptions& options, std::int64_t epoch, std::int64_t batch,
+// The error of a batch of one sample. `where`: which batch, as text.
+std::runtime_error no_batch_of_one(const TrainCommandOptions& options, const std::string& where,
                                    const std::string& reason);
 // Loads model.weights into the model of these classes. Returns what was left out, and why, or that the classes of the
 // checkpoint were others; empty: nothing.

@@ -94,16 +94,16 @@ std::filesystem::path TrainCommandReport::folder(const TrainCommandOptions& opti
 }
 
 TrainCommandReport::TrainCommandReport(const TrainCommandOptions& options, std::filesystem::path folder,
-                                       std::vector<std::string> classes, std::int64_t steps, WorstSamples* worst,
+                                       std::vector<std::string> classes, bool is_newcomer, WorstSamples* worst,
                                        const torch::nn::Module* model)
     : options_(options),
       folder_(std::move(folder)),
       classes_(std::move(classes)),
-      steps_(steps),
       worst_(worst),
       model_(model),
-      shows_(get_rank() == 0),
+      shows_(!is_newcomer && get_rank() == 0),
       draws_(shows_ && ::isatty(STDERR_FILENO) != 0),
+      world_size_(get_world_size()),
       progress_(progress_options(options, shows_, draws_)) {
   if (!shows_) return;
   log_ = opened(report::RunLog::open(folder_));
@@ -112,7 +112,7 @@ TrainCommandReport::TrainCommandReport(const TrainCommandOptions& options, std::
 
 void TrainCommandReport::print(const std::string& line) {
   if (!shows_) return;
-  if (draws_) return progress_.print(line);
+  if (draws_) return progress_->print(line);
   std::printf("%s\n", line.c_str());
   std::fflush(stdout);
 }
@@ -121,13 +121,14 @@ void TrainCommandReport::print(const std::string& line) {
 // that was trained before comes first.
 void TrainCommandReport::start(std::int64_t first_epoch, std::int64_t first_step) {
   if (std::exchange(started_, true)) return;
-  if (first_step > 0) print(fmt::format("resumed after step {}", first_step));
+  if (first_step > 0 && !recovered_) print(fmt::format("resumed after step {}", first_step));
   log_.start({.configuration = values_of(options_),
               .versions = {{"torch", std::string(TORCH_VERSION)}},
               .world_size = get_world_size(),
               .classes = classes_,
               .first_epoch = first_epoch,
               .first_step = first_step});
+  for (const std::string& note : std::exchange(untold_, {})) log_.note(note);
   // Steps count from 1, epochs from 0. Values of earlier epochs stay: there are no fewer steps than epochs, so the
   // numbers of these epochs are below the next step.
   summary_.purge(first_step == 0 ? 0 : first_step + 1);
@@ -148,13 +149,14 @@ void TrainCommandReport::set_model_aside() const {
 // `first`: this run's first step of the epoch. A run that was resumed in mid-epoch has fewer steps than the epoch.
 // Those that are left are counted, because those before may have been steps of another number of ranks.
 void TrainCommandReport::begin_epoch(const StepReport& first) {
+  const std::int64_t steps = ceil_divide(first.batches, options_.accumulation);
   const std::int64_t left = 1 + ceil_divide(first.batches - first.batch, options_.accumulation);
-  progress_.begin("train", first.epoch, steps_, std::max<std::int64_t>(0, steps_ - left));
+  progress_->begin("train", first.epoch, steps, std::max<std::int64_t>(0, steps - left));
 }
 
 void TrainCommandReport::step(const StepReport& step) {
   if (!shows_) return;
-  if (!started_ && step.step == 1) set_model_aside();
+  if (!started_ && !recovered_ && step.step == 1) set_model_aside();
   start(step.epoch, step.step - 1);
   if (step.epoch != epoch_) begin_epoch(step);
   epoch_ = step.epoch;
@@ -165,7 +167,7 @@ void TrainCommandReport::step(const StepReport& step) {
                                 .compute = step.seconds - step.input_seconds - communication,
                                 .communication = communication};
   // The loss of a skipped step is usually NaN, and would make that of the whole pass NaN.
-  progress_.step(step.samples * get_world_size(), step.skipped ? std::nullopt : loss, times);
+  progress_->step(step.samples * get_world_size(), step.skipped ? std::nullopt : loss, times);
   if (!loss) return;
   log_.step(step.epoch, step.step - 1, {{"loss", *loss}, {"lr", step.learning_rate}});
   summary_.add_scalar("train/loss", *loss, step.step);
@@ -198,7 +200,7 @@ void TrainCommandReport::epoch(const EpochReport& epoch) {
   summary_.add_scalar("epoch/train_loss", epoch.loss, epoch.epoch);
   summary_.add_scalar("epoch/samples_per_second", static_cast<double>(epoch.samples) / epoch.seconds, epoch.epoch);
   if (shows_weights_after(epoch.epoch)) show_weights(summary_, epoch.epoch, *model_);
-  if (draws_) return progress_.end(stragglers);
+  if (draws_) return progress_->end(stragglers);
   std::string line =
       fmt::format("epoch {}/{}: loss {:.4f}, lr {:.4g}, {:.1f} s, {:.0f} samples/s, {:.0f} % waiting for input",
                   epoch.epoch + 1, options_.epochs, epoch.loss, epoch.learning_rate, epoch.seconds,
@@ -215,16 +217,18 @@ bool TrainCommandReport::shows_weights_after(std::int64_t epoch) const {
   return epoch % every == 0 || epoch + 1 == options_.epochs;
 }
 
-void TrainCommandReport::begin_test_batch(std::int64_t epoch, std::int64_t batches) {
-  if (!std::exchange(evaluates_, true)) progress_.begin("test", epoch, batches);
+std::int64_t TrainCommandReport::begin_test_batch(std::int64_t epoch, std::int64_t batches) {
+  if (!std::exchange(evaluates_, true)) progress_->begin("test", epoch, batches);
+  return test_batches_++;
 }
 
 // Without the loss: that of the evaluation is the mean over all ranks, and comes at its end.
 void TrainCommandReport::end_test_batch(std::int64_t samples) {
-  progress_.step(samples * get_world_size());
+  progress_->step(samples * get_world_size());
 }
 
 void TrainCommandReport::evaluation(const Evaluation& found) {
+  test_batches_ = 0;
   if (worst_ != nullptr) {
     unlogged_ = worst_->take();
     unlogged_epoch_ = found.epoch;
@@ -253,7 +257,7 @@ void TrainCommandReport::evaluation(const Evaluation& found) {
     results += fmt::format(", top-{} {:.2f} %", more[i], 100 * found.accuracies[i + 1]);
   }
   if (found.is_best) results += ", the best so far";
-  if (std::exchange(evaluates_, false) && draws_) return progress_.end(results);
+  if (std::exchange(evaluates_, false) && draws_) return progress_->end(results);
   print(fmt::format("epoch {}/{}: test {}", found.epoch + 1, options_.epochs, results));
 }
 
@@ -265,11 +269,54 @@ void TrainCommandReport::log_worst() {
   unlogged_.reset();
 }
 
+void TrainCommandReport::take_over() {
+  shows_ = true;
+  draws_ = ::isatty(STDERR_FILENO) != 0;
+  progress_.emplace(progress_options(options_, shows_, draws_));
+  auto log = report::RunLog::open(folder_);
+  auto summary = report::SummaryWriter::open(folder_ / kSummaryName);
+  for (const Status& status : {log.status(), summary.status()}) {
+    if (!status.ok())
+      log::warning(fmt::format("this rank is rank 0 now, and the run goes on without a log: {}", status.message()));
+  }
+  if (log.ok()) log_ = std::move(log).value();
+  if (summary.ok()) summary_ = std::move(summary).value();
+}
+
+void TrainCommandReport::let_go() {
+  shows_ = draws_ = started_ = false;
+  progress_.emplace(progress_options(options_, shows_, draws_));
+  log_ = report::RunLog();
+  summary_ = report::SummaryWriter();
+}
+
+// Collective. The last step and what follows it may be reported again. In the log the later events replace the earlier
+// ones.
+void TrainCommandReport::recovery(const RecoveryReport& recovery) {
+  evaluates_ = false;
+  test_batches_ = 0;
+  epoch_ = -1;
+  recovered_ = recovery.step > 0;
+  if (worst_ != nullptr) worst_->forget();
+  if (get_rank() != 0 && shows_) let_go();
+  barrier();  // nobody writes to the folder now
+  if (get_rank() != 0) return;
+  if (!shows_) take_over();
+  if (std::exchange(world_size_, get_world_size()) != get_world_size()) started_ = false;
+  std::string line = fmt::format("after step {}: {} in a new world", recovery.step, counted(world_size_, "rank"));
+  if (recovery.has_joined) line += "; rank 0 is a new process, in the place of one that has died";
+  if (!recovery.reason.empty()) line += ": " + recovery.reason;
+  print(line);
+  if (started_) log_.note(line);
+  if (!started_) untold_.push_back(std::move(line));
+}
+
 TrainerCallbacks TrainCommandReport::callbacks() {
   TrainerCallbacks callbacks;
   callbacks.on_step_end = [this](const StepReport& report) { step(report); };
   callbacks.on_epoch_end = [this](const EpochReport& report) { epoch(report); };
   callbacks.on_evaluation = [this](const Evaluation& report) { evaluation(report); };
+  callbacks.on_recovery = [this](const RecoveryReport& report) { recovery(report); };
   return callbacks;
 }
 
@@ -300,7 +347,7 @@ void TrainCommandReport::print_end(const TrainingResult& result) {
   switch (result.end) {
     case TrainingEnd::kFinished:
       print(fmt::format("finished after {}, {}", counted(result.epochs, "epoch"), counted(result.steps, "step")));
-      if (!started_) print("nothing was left to train: more epochs go on from there (--epochs)");
+      if (!started_ && !recovered_) print("nothing was left to train: more epochs go on from there (--epochs)");
       break;
     case TrainingEnd::kEarlyStopped:
       print(fmt::format("stopped after {}: not better in the last {}", counted(result.epochs, "epoch"),
@@ -310,8 +357,7 @@ void TrainCommandReport::print_end(const TrainingResult& result) {
       print(fmt::format("interrupted at step {}{}", result.steps,
                         options_.save ? "; checkpoint.resume: true goes on from there" : ""));
       break;
-    // Newcomers alone end so, and `lockstep train` has none.
-    case TrainingEnd::kNotNeeded: break;
+    case TrainingEnd::kNotNeeded: break;  // a newcomer, which shows nothing
   }
 }
 
@@ -336,7 +382,8 @@ void TrainCommandReport::end(const TrainingResult& result, const std::vector<dat
   print_corrupt(corrupt);
   print_end(result);
   print_model(result);
-  if (!shows_ || !started_) return;
+  if (!shows_ || (!started_ && !recovered_)) return;
+  start(result.epochs, result.steps);
   log_worst();
   // An interrupted run has no end: its report says so, until it is resumed.
   if (result.end != TrainingEnd::kInterrupted) {

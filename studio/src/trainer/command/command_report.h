@@ -22,15 +22,17 @@ class TrainCommandReport {
  public:
   static std::filesystem::path folder(const TrainCommandOptions& options);
 
-  // `steps` of an epoch. Throws on rank 0 when it cannot write to the folder, or when another training does.
-  // `worst`: of the evaluations, if there are any. `model`: whose weights TensorBoard shows. Both must outlive this.
+  // Throws on rank 0 when it cannot write to the folder, or when another training does. `is_newcomer`: the process
+  // waits for the place of a dead rank, and shows and writes nothing until then. `worst`: of the evaluations, if there
+  // are any. `model`: whose weights TensorBoard shows. Both must outlive this.
   TrainCommandReport(const TrainCommandOptions& options, std::filesystem::path folder, std::vector<std::string> classes,
-                     std::int64_t steps, WorstSamples* worst = nullptr, const torch::nn::Module* model = nullptr);
+                     bool is_newcomer, WorstSamples* worst = nullptr, const torch::nn::Module* model = nullptr);
 
   // Refer to this object.
   TrainerCallbacks callbacks();
   // Around each batch of an evaluation: `epoch` is the one that it is of, `batches` how many this rank has in it.
-  void begin_test_batch(std::int64_t epoch, std::int64_t batches);
+  // Returns the number of the batch among those that this rank has had in the evaluation, from 0.
+  std::int64_t begin_test_batch(std::int64_t epoch, std::int64_t batches);
   void end_test_batch(std::int64_t samples);
   void end(const TrainingResult& result, const std::vector<data::CorruptFile>& corrupt);
   // `epoch`, `step`: where the training is, for one that has failed before its first step. An earlier run in the folder
@@ -49,6 +51,10 @@ class TrainCommandReport {
   void step(const StepReport& step);
   void epoch(const EpochReport& epoch);
   void evaluation(const Evaluation& found);
+  void recovery(const RecoveryReport& recovery);
+  // Where this rank becomes rank 0, or is it no more.
+  void take_over();
+  void let_go();
   // Collective: logs the times of every rank. Returns who makes the others wait, as text.
   std::string log_times(const EpochReport& epoch);
   bool has_earlier_steps() const;
@@ -62,19 +68,22 @@ class TrainCommandReport {
   const TrainCommandOptions& options_;
   std::filesystem::path folder_;
   std::vector<std::string> classes_;
-  std::int64_t steps_;
   WorstSamples* worst_;
   const torch::nn::Module* model_;
   bool shows_;  // rank 0
   bool draws_;  // rank 0 on a terminal
   bool started_ = false;
+  bool recovered_ = false;                       // after the first step: the run was begun, maybe by another process
+  std::int64_t world_size_;                      // in the log
+  std::vector<std::string> untold_;              // notes for the log, which has to be started first
   std::int64_t epoch_ = -1;                      // the one whose training is shown
   bool evaluates_ = false;                       // an evaluation is shown
+  std::int64_t test_batches_ = 0;                // of the present evaluation, that have begun
   std::optional<WorstSamples::Found> unlogged_;  // of the evaluation of `unlogged_epoch_`
   std::int64_t unlogged_epoch_ = 0;
   report::RunLog log_;
   report::SummaryWriter summary_;  // TensorBoard's files
-  report::Progress progress_;
+  std::optional<report::Progress> progress_;
 };
 
 }  // namespace lockstep::trainer_detail

@@ -160,12 +160,12 @@ std::string why_not_alone(TrainCommandModel& model, const TrainCommandOptions& o
   return reason;
 }
 
-std::runtime_error no_batch_of_one(const TrainCommandOptions& options, std::int64_t epoch, std::int64_t batch,
+std::runtime_error no_batch_of_one(const TrainCommandOptions& options, const std::string& where,
                                    const std::string& reason) {
   return std::runtime_error(
-      fmt::format("trainer.batch_size: rank {}, epoch {}, batch {}: {} cannot train on a batch of 1; choose another "
+      fmt::format("trainer.batch_size: rank {}, {}: {} cannot train on a batch of 1; choose another "
                   "trainer.batch_size: {}",
-                  get_rank(), epoch + 1, batch + 1, options.model, reason));
+                  get_rank(), where, options.model, reason));
 }
 
 TrainCommandModel make_model(const TrainCommandOptions& options, const TrainCommandData& data,

@@ -104,6 +104,8 @@ TrainerOptions trainer_options(const TrainCommandOptions& o, torch::Device devic
                                                     : std::optional(NonFinitePolicy::kError);
   t.seed = static_cast<std::uint64_t>(o.seed);
   t.limit_batches = o.limit_batches;
+  t.compare_every = o.compare_every;
+  if (o.elastic) t.elastic.emplace();
   t.evaluate_every = o.evaluate_every;
   for (const std::int64_t k : o.top_k) {
     if (k > 1) t.top_k.push_back(k);

@@ -100,7 +100,7 @@ std::vector<std::string> WorstSamples::names_of(std::int64_t first, std::int64_t
   }
   if (std::ssize(indices) > rows) std::erase_if(indices, [&](std::int64_t index) { return corrupt.contains(index); });
   std::vector<std::string> names(static_cast<std::size_t>(rows));
-  if (std::ssize(indices) != rows) return names;
+  if (first < 0 || std::ssize(indices) != rows) return names;
   for (std::size_t row = 0; row < names.size(); ++row) {
     names[row] = name_of(indices[row]);
     if (corrupt.contains(indices[row])) names[row] += " (corrupt: another picture in its place)";

@@ -23,8 +23,10 @@ class WorstSamples {
   WorstSamples(std::shared_ptr<const data::Dataset> dataset, std::vector<std::string> classes, std::int64_t batch_size);
 
   // A batch of an evaluation, and the model's scores for it, [samples, classes]. `first`: the position of its first
-  // sample among those of this rank.
+  // sample among those of this rank; negative: not known, so the samples have no names.
   void add(const data::Example& batch, const torch::Tensor& scores, std::int64_t first);
+  // Forgets the samples of an evaluation that is made again.
+  void forget() { kept_.clear(); }
 
   // The samples refer to the pictures.
   struct Found {
