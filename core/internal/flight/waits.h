@@ -72,7 +72,7 @@ struct Laggard {
   bool has_others = false;   // Waits::has_others
 };
 
-// There is one if its cost is `least` or more, and if at least three quarters of all such waits were for this rank.
+// There is one if its cost is `least` or more, and if at least two thirds of all such waits were for this rank.
 // Ranks that come last in turns are none. Fewer than 20 collectives tell nothing.
 std::optional<Laggard> find_laggard(std::span<const RankRecord> records, double least);
 

@@ -137,7 +137,7 @@ TimeSplit Waits::split(std::size_t record) const {
 std::optional<Laggard> find_laggard(std::span<const RankRecord> records, double least) {
   constexpr std::size_t kLatest = 100;
   constexpr std::size_t kEnough = 20;
-  constexpr double kMost = 0.75;  // of all waits
+  constexpr double kMost = 2.0 / 3;  // of all waits
   const Waits waits(records);
   std::span<const Meeting> latest = waits.meetings();
   latest = latest.last(std::min(latest.size(), kLatest));
