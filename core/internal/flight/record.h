@@ -41,6 +41,11 @@ struct GroupInfo {
   bool left = false;       // by this rank
 };
 
+struct StepEnd {
+  std::uint64_t ended = 0;
+  std::uint64_t input = 0;  // RankRecord::input at that time
+};
+
 struct RankRecord {
   std::string source;  // the file
   int rank = 0;
@@ -51,11 +56,14 @@ struct RankRecord {
   std::uint64_t now = 0;   // when it was read or dumped
   std::uint64_t real = 0;  // what to add to times for nanoseconds since 1970
   bool is_dump = false;
-  std::string process;                  // what its process does, for people; empty: not known
-  bool ended = false;                   // the process has
-  std::uint64_t total = 0;              // operations begun
+  std::string process;      // what its process does, for people; empty: not known
+  bool ended = false;       // the process has
+  std::uint64_t total = 0;  // operations begun
+  std::uint64_t input = 0;  // nanoseconds for which the program waited for batches
+  std::uint64_t steps_done = 0;
   std::vector<GroupInfo> groups;        // in the order in which they were made
   std::vector<Operation> operations{};  // by serial
+  std::vector<StepEnd> steps{};         // the last ones, by time
 };
 
 // The text of a dump whose process has ended begins with this.
@@ -71,6 +79,8 @@ Result<std::vector<std::string>> dumps_in(const std::string& folder);
 std::string_view name_of(Op op);
 // "float32"; "type 77" for one that has no name here.
 std::string type_name(std::uint8_t type);
+// Of an element; 0 for a type that has no name here.
+std::size_t type_bytes(std::uint8_t type);
 
 // The groups that belong together, of several ranks: the last one of a name and members on one rank with the last ones
 // on the others, and so on, because processes may have joined later.

@@ -113,6 +113,22 @@ class GroupRecord {
 // `ranks`: of the world, by group rank; empty: the group is the world, or its ranks have the same numbers there.
 GroupRecord add_group(std::string_view name, std::string_view backend, int rank, int size, std::span<const int> ranks);
 
+// A step of the training has ended: its gradients are the means over the ranks. Nothing is recorded before the process
+// has a group.
+void end_step();
+
+// Notes the time from its construction to its destruction as time in which the program waits for a batch.
+class InputTime {
+ public:
+  InputTime() : began_(Clock::now()) {}
+  ~InputTime();
+  InputTime(const InputTime&) = delete;
+  InputTime& operator=(const InputTime&) = delete;
+
+ private:
+  Clock::time_point began_;
+};
+
 // Where a process with these variables (by name) writes its dumps: DIR/RUN_ID/attempt_N/rank_R.flight, with DIR in
 // LOCKSTEP_DUMP_DIR. Empty: nowhere.
 std::string dump_folder(std::string_view folder, std::string_view run_id, int attempt);

@@ -12,9 +12,10 @@
 namespace lockstep::flight {
 
 inline constexpr std::uint64_t kMagic = 0x5448474c4650534c;  // "LSPFLGHT"
-inline constexpr std::uint32_t kVersion = 1;
+inline constexpr std::uint32_t kVersion = 2;
 inline constexpr std::size_t kEntries = 1024;  // operations, of which the last ones are kept
 inline constexpr std::size_t kGroups = 64;
+inline constexpr std::size_t kSteps = 128;  // of the training, of which the last ones are kept
 inline constexpr std::size_t kTexts = 1024;
 inline constexpr std::size_t kTextBytes = 64;
 
@@ -94,6 +95,12 @@ struct alignas(64) Group {
 };
 static_assert(sizeof(Group) == 512);
 
+// The end of a step of the training. Both are 0 while the rank writes.
+struct Step {
+  std::atomic<std::uint64_t> ended;
+  std::atomic<std::uint64_t> input;  // Ring::input at that time
+};
+
 struct alignas(4096) Ring {
   // 0 until the rest is there.
   std::atomic<std::uint64_t> magic;
@@ -109,7 +116,10 @@ struct alignas(4096) Ring {
   std::uint64_t dumped;
   std::array<char, 64> process;  // what its process did then, for people
   std::atomic<std::uint32_t> groups_made;
-  alignas(64) std::atomic<std::uint64_t> operations;   // begun so far
+  alignas(64) std::atomic<std::uint64_t> operations;  // begun so far
+  alignas(64) std::atomic<std::uint64_t> input;       // nanoseconds for which the program waited for batches
+  std::atomic<std::uint64_t> steps_done;
+  std::array<Step, kSteps> steps;                      // step n, from 0, is at n % kSteps
   alignas(64) std::atomic<std::uint32_t> texts_known;  // text n is at n - 1
   alignas(64) std::array<std::array<char, kTextBytes>, kTexts> texts;
   std::array<Group, kGroups> groups;

@@ -115,6 +115,17 @@ void declare_output(options::Section group, RunOptions& o) {
            "Folder for dumps of what ranks called last, DIR/RUN_ID/attempt_N/rank_R.flight: after a failure and at "
            "SIGUSR1, for `lockstep inspect`. Empty: none")
       .environment("LOCKSTEP_DUMP_DIR");
+  group
+      .key("metrics_port", o.job.metrics_port,
+           "Answer HTTP requests at this port with the job's numbers, as Prometheus reads them (/metrics); 0: a free "
+           "port. None: no port is opened")
+      .between(0, 65535);
+  group.key("metrics_address", o.job.metrics_address,
+            "The address of --metrics-port; 0.0.0.0: all of this machine. Anybody who reaches it can read the numbers");
+  group
+      .key("slow_rank", o.job.slow_rank,
+           "Say which rank is slow for long, where the others wait for it for so many percent of the time; 0: never")
+      .between(0, 100);
   output
       .key_of_text("redirects", o.job.redirects, "0", launch::parse_stream_choice,
                    "Streams that go to log files only: 0 none, 1 stdout, 2 stderr, 3 both, or by local rank: 0:1,1:3")

@@ -11,6 +11,7 @@
 #include "batch_memory.h"
 #include "batch_workers.h"
 #include "data/exception_text.h"
+#include "flight/recorder.h"
 #include "loader_settings.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/mutex.h"
@@ -196,6 +197,7 @@ std::unique_ptr<AnyBatch> DataLoaderBase::next_batch(Loop& loop) {
                                 plan_->epoch));
   }
   if (failed_) pass(*std::exchange(failed_, std::nullopt));
+  const flight::InputTime time;
   while (taken_ != plan_->batches) {
     MadeBatch made = next_made();
     waits_ = false;

@@ -92,6 +92,16 @@ RankRecord to_record(const Ring& first, const Ring& second) {
   record.process = text_of(first.process);
   record.ended = record.process.starts_with(kEnded);
   record.total = first.operations;
+  record.input = first.input;
+  record.steps_done = first.steps_done;
+  for (std::size_t i = 0; i < kSteps; ++i) {
+    const StepEnd step{second.steps[i].ended, second.steps[i].input};
+    if (step.ended != 0 && step.ended == first.steps[i].ended && step.input == first.steps[i].input) {
+      record.steps.push_back(step);
+    }
+  }
+  std::sort(record.steps.begin(), record.steps.end(),
+            [](const StepEnd& a, const StepEnd& b) { return a.ended < b.ended; });
   std::map<std::uint32_t, const Group*> groups;
   for (std::size_t i = 0; i < kGroups; ++i) {
     const Group& group = first.groups[i];
@@ -190,6 +200,11 @@ std::string_view name_of(Op op) {
 
 std::string type_name(std::uint8_t type) {
   return type < kTypes.size() ? kTypes[type] : fmt::format("type {}", type);
+}
+
+std::size_t type_bytes(std::uint8_t type) {
+  constexpr std::array<std::size_t, kTypes.size()> kBytes{1, 1, 2, 4, 8, 2, 4, 8, 4, 8, 16, 1, 1, 1, 4, 2};
+  return type < kBytes.size() ? kBytes[type] : 0;
 }
 
 std::vector<SharedGroup> shared_groups(std::span<const RankRecord> records) {

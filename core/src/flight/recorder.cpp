@@ -118,6 +118,9 @@ void prepare(Ring& ring, const Environment& environment) {
   ring.groups_made = 0;
   ring.texts_known = 0;
   ring.operations = 0;
+  ring.input = 0;
+  ring.steps_done = 0;
+  for (Step& step : ring.steps) step.ended = 0;
   ring.magic.store(kMagic, std::memory_order_release);
 }
 
@@ -131,9 +134,12 @@ class OwnRing {
       if (const auto path = environment.get("LOCKSTEP_RECORDER")) ring_ = map_file(*path);
       if (ring_ == nullptr) ring_ = map_private();
       if (ring_ != nullptr) prepare(*ring_, environment);
+      ready_.store(ring_, std::memory_order_release);
     });
     return ring_;
   }
+  // nullptr as long as ring() was not called.
+  Ring* ring_if_made() const { return ready_.load(std::memory_order_acquire); }
 
   std::atomic<bool> dumped{false};
   Mutex groups;  // held while a place for a group is given away, or marked as left
@@ -141,6 +147,7 @@ class OwnRing {
  private:
   std::once_flag made_;
   Ring* ring_ = nullptr;
+  std::atomic<Ring*> ready_{nullptr};
 };
 
 OwnRing& own() {
@@ -268,6 +275,22 @@ void GroupRecord::leave() const {
   for (Group& group : ring_->groups) {
     if (group.id == group_) std::atomic_ref<std::uint32_t>(group.left).store(1, std::memory_order_relaxed);
   }
+}
+
+void end_step() {
+  Ring* const ring = own().ring_if_made();
+  if (ring == nullptr) return;
+  Step& step = ring->steps[ring->steps_done.fetch_add(1, std::memory_order_relaxed) % kSteps];
+  step.ended.store(0, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  step.input.store(ring->input.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  step.ended.store(nanoseconds(Clock::now()), std::memory_order_release);
+}
+
+InputTime::~InputTime() {
+  Ring* const ring = own().ring_if_made();
+  if (ring == nullptr) return;
+  ring->input.fetch_add(nanoseconds(Clock::now()) - nanoseconds(began_), std::memory_order_relaxed);
 }
 
 std::string dump_folder(std::string_view folder, std::string_view run_id, int attempt) {

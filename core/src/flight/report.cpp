@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
+
+#include "flight/waits.h"
 
 namespace lockstep::flight {
 namespace {
@@ -70,29 +73,66 @@ Share waited_share(const RankRecord& record) {
   return share;
 }
 
-// The rank for which the others wait, if they do so all the time; empty: there is none.
-std::string slowest(std::span<const RankRecord> records) {
-  constexpr double kMuch = 0.2;
-  constexpr std::size_t kEnough = 20;  // operations
-  const RankRecord* slow = nullptr;
-  double least = 1;
-  double next = 1;
-  std::uint64_t span = UINT64_MAX;
-  for (const RankRecord& record : records) {
-    const Share share = waited_share(record);
-    if (record.operations.size() < kEnough || record.ended) return {};
-    span = std::min(span, share.span);
-    next = std::min(next, std::max(least, share.part()));
-    if (share.part() >= least) continue;
-    next = least;
-    least = share.part();
-    slow = &record;
+// Per step where the steps are known; else parts of the recorded time.
+std::string times_line(const std::string& name, const TimeSplit& split) {
+  const auto part = [&](std::uint64_t time) {
+    return split.span == 0 ? 0 : 100 * static_cast<double>(time) / static_cast<double>(split.span);
+  };
+  const bool has_steps = split.steps > 0;
+  return fmt::format("{:>5} {:>6} {:>10} {:>7} {:>7.0f} % {:>11.0f} % {:>7.0f} %\n", name,
+                     has_steps ? std::to_string(split.steps) : "-",
+                     has_steps ? span_text(split.span / split.steps) : "-",
+                     has_steps ? fmt::format("{:.0f} %", part(split.input)) : "-", part(split.compute()),
+                     part(split.communication), part(split.waiting));
+}
+
+// For whom there is nothing to compare, there is no table.
+std::string times_table(std::span<const RankRecord> records) {
+  const Waits waits(records);
+  std::string lines;
+  TimeSplit all;
+  std::size_t known = 0;
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    const TimeSplit split = waits.split(i);
+    if (split.span == 0) continue;
+    lines += times_line(std::to_string(records[i].rank), split);
+    all.steps = known == 0 ? split.steps : std::min(all.steps, split.steps);
+    ++known;
   }
-  if (slow == nullptr || records.size() < 2 || next - least < kMuch) return {};
-  return fmt::format(
-      "Rank {} is the slowest: in the last {} it waited {:.0f} % of the time for the others, and each of them {:.0f} % "
-      "or more.",
-      slow->rank, span_text(span), 100 * least, 100 * next);
+  if (known == 0) return {};
+  // All ranks weigh the same, however far their recorders reach back.
+  constexpr double kWhole = 1e9;
+  double step = 0;
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    const TimeSplit split = waits.split(i);
+    if (split.span == 0) continue;
+    const double scale = kWhole / static_cast<double>(split.span) / static_cast<double>(known);
+    const auto scaled = [&](std::uint64_t time) {
+      return static_cast<std::uint64_t>(static_cast<double>(time) * scale);
+    };
+    all.input += scaled(split.input);
+    all.communication += scaled(split.communication);
+    all.waiting += scaled(split.waiting);
+    if (split.steps > 0) step += static_cast<double>(split.span) / static_cast<double>(split.steps * known);
+  }
+  all.span = static_cast<std::uint64_t>(kWhole);
+  std::string line = times_line("all", all);
+  if (all.steps > 0) {
+    line.replace(13, 10, fmt::format("{:>10}", span_text(static_cast<std::uint64_t>(step))));
+  }
+  return fmt::format("\n{:>5} {:>6} {:>10} {:>7} {:>9} {:>13} {:>9}\n", "RANK", "STEPS", "ONE STEP", "INPUT", "COMPUTE",
+                     "COMMUNICATION", "WAITING") +
+         lines + (known > 1 ? line : "");
+}
+
+json to_json(const TimeSplit& split) {
+  json times{{"span_ns", split.span},
+             {"compute_ns", split.compute()},
+             {"communication_ns", split.communication},
+             {"waiting_ns", split.waiting},
+             {"steps", split.steps}};
+  if (split.steps > 0) times["input_ns"] = split.input;
+  return times;
 }
 
 json to_json(const RankRecord& record) {
@@ -180,13 +220,20 @@ std::string report_text(std::span<const RankRecord> records) {
   text += found.empty() ? "\nNothing is wrong as far as the recorders show: no rank waits for another one for long.\n"
                         : "\nWhat is wrong:\n";
   for (const std::string& one : found) text += fmt::format("- {}\n", one);
-  const std::string slow = found.empty() ? slowest(records) : "";
-  return slow.empty() ? text : text + slow + "\n";
+  constexpr double kMuch = 0.2;  // one look may meet a chance
+  const auto slow = found.empty() ? find_laggard(records, kMuch) : std::nullopt;
+  if (slow) text += fmt::format("A slow rank: {}.\n", describe(records[slow->record], *slow));
+  return text + times_table(records);
 }
 
 std::string report_json(std::span<const RankRecord> records) {
   json ranks = json::array();
-  for (const RankRecord& record : records) ranks.push_back(to_json(record));
+  const Waits waits(records);
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    ranks.push_back(to_json(records[i]));
+    ranks.back()["times"] = to_json(waits.split(i));
+    ranks.back()["steps_done"] = records[i].steps_done;
+  }
   const json all{{"ranks", std::move(ranks)}, {"findings", findings(records)}};
   return all.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
 }

@@ -41,6 +41,35 @@ TEST(CommunicatorFault, KilledBeforeItPosts) {
   EXPECT_EQ(group->run(Barrier{}, Deadline::never()).message(), status.message());
 }
 
+// Rank 1 ends in another way than by SIGKILL, while the others wait for it in a collective and in a message.
+void end_in_another_way(void (*end)()) {
+  if (!is_rank()) {
+    FaultyJob job(3);
+    ASSERT_TRUE(job.all_ready());
+    return job.expect_survivors_end(1);
+  }
+  const ProcessGroup group;
+  EXPECT_TRUE(group->run(Barrier{}, Deadline::after(30s)).ok());
+  say_ready();
+  if (group->rank() == 1) end();
+  char byte = 0;
+  const Status status = group->rank() == 0 ? group->run(Barrier{}, Deadline::never())
+                                           : group->run(Receive{{&byte, 1}, 1, 0}, Deadline::never());
+  expect_names(status, ErrorCode::kPeerFailed, "rank 1 (pid ");
+  expect_names(status, ErrorCode::kPeerFailed, "died before ");
+  EXPECT_EQ(group->run(Barrier{}, Deadline::never()).message(), status.message());
+}
+
+TEST(CommunicatorFault, EndsBySegmentationFault) {
+  end_in_another_way([] {
+    std::signal(SIGSEGV, SIG_DFL);
+    std::raise(SIGSEGV);
+  });
+}
+TEST(CommunicatorFault, EndsByExitWithoutLeaving) {
+  end_in_another_way([] { _exit(0); });
+}
+
 // Operations without end: the rank dies inside one of them, or between two.
 void go_on_until_it_fails(Kind kind, Place place, bool blocking) {
   const ProcessGroup group;

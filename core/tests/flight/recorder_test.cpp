@@ -41,6 +41,31 @@ flight::RankRecord read(const std::string& path) {
   return record.ok() ? std::move(record).value() : flight::RankRecord();
 }
 
+TEST(FlightRecorder, HoldsTheLastStepsAndTheTimeOfInput) {
+  const ScratchFolder folder;
+  const std::string path = use_file(folder);
+  flight::end_step();  // before there is a group: nobody records
+  EXPECT_EQ(std::filesystem::file_size(path), 0U);
+  flight::add_group("world", "lockstep", 0, 1, {});
+  constexpr std::size_t kDone = 2 * flight::kSteps + 7;
+  for (std::size_t i = 0; i < kDone; ++i) {
+    {
+      const flight::InputTime input;
+      std::this_thread::sleep_for(std::chrono::microseconds(10));
+    }
+    flight::end_step();
+  }
+  const flight::RankRecord record = read(path);
+  EXPECT_EQ(record.steps_done, kDone);
+  ASSERT_EQ(record.steps.size(), flight::kSteps);
+  EXPECT_GE(record.input, kDone * 10'000);
+  EXPECT_EQ(record.steps.back().input, record.input);
+  for (std::size_t i = 1; i < record.steps.size(); ++i) {
+    EXPECT_GE(record.steps[i].ended, record.steps[i - 1].ended);
+    EXPECT_GE(record.steps[i].input, record.steps[i - 1].input + 10'000);
+  }
+}
+
 TEST(FlightRecorder, AFileHoldsGroupsAndOperations) {
   const ScratchFolder folder;
   const std::string path = use_file(folder);

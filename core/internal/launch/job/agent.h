@@ -96,6 +96,12 @@ struct JobOptions {
   // Where dumps of the workers' flight recorders go, when a worker has failed, when a group breaks and at SIGUSR1:
   // dump_dir/run_id/attempt_N/rank_R.flight. An absolute path; empty: nowhere.
   std::string dump_dir{};
+  // Where the launcher answers HTTP requests for the job's numbers, in the text of Prometheus; 0: the kernel chooses a
+  // port; nullopt: nowhere.
+  std::optional<int> metrics_port{};
+  std::string metrics_address = loopback_address();
+  // A line says which rank is slow for long, if the others wait for it for so many percent of the time. 0: none does.
+  double slow_rank = 10;
   NodesOptions nodes{};
   StreamChoice redirects{};
   StreamChoice tee{};

@@ -12,6 +12,7 @@
 
 #include "launch/job/failure_report.h"
 #include "launch/job/job_services.h"
+#include "launch/job/rank_watch.h"
 #include "launch/job/worker_environment.h"
 #include "launch/job/worker_group.h"
 #include "launch/nodes/node_agent.h"
@@ -113,11 +114,11 @@ Result<std::unique_ptr<LogFiles>> start_logs(JobOptions& options, const JobSpec&
 
 // Each attempt gets its own services, which end with it.
 Result<RunResult> run_attempt(const JobOptions& options, JobSpec job, Consoles& consoles, LogFiles* logs,
-                              SignalWatch& signals, Standby& standby) {
+                              SignalWatch& signals, Standby& standby, RankWatch& watch) {
   job.master_addr = options.master_addr;
   job.master_port = options.master_port;
   LOCKSTEP_ASSIGN_OR_RETURN(const JobServices services, JobServices::start(job));
-  return WorkerGroup(options, job, consoles, logs, signals, standby).run();
+  return WorkerGroup(options, job, consoles, logs, signals, standby, watch).run();
 }
 
 // If the supervisor is killed, the kernel kills the workers, and the processes that they started become our children.
@@ -141,9 +142,10 @@ class Subreaper {
 };
 
 Result<JobEnd> run_attempts(const JobOptions& options, JobSpec job, Consoles& consoles, LogFiles* logs,
-                            SignalWatch& signals, Standby& standby) {
+                            SignalWatch& signals, Standby& standby, RankWatch& watch) {
   for (;; ++job.restart_count, ++job.restarts) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const RunResult result, run_attempt(options, job, consoles, logs, signals, standby));
+    LOCKSTEP_ASSIGN_OR_RETURN(const RunResult result,
+                              run_attempt(options, job, consoles, logs, signals, standby, watch));
     Console& err = consoles.err();
     if (!result.program.ok()) {
       err.say("lockstep: " + result.program.message());
@@ -267,13 +269,15 @@ Result<int> run_job(const JobOptions& given) {
   NodeLink* const nodes = meeting.value().get();
   LOCKSTEP_ASSIGN_OR_RETURN(const JobSpec job, describe_job(options, nodes));
   LOCKSTEP_ASSIGN_OR_RETURN(const auto consoles, Consoles::open());
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto watch, RankWatch::start(options, consoles->err()));
   const auto logs = start_logs(options, job, *consoles, signals);
   LogFiles* const files = logs.ok() ? logs.value().get() : nullptr;
   Subreaper subreaper;
   Standby standby(options);
   Result<JobEnd> end = logs.status();
-  if (logs.ok() && nodes != nullptr) end = NodeAgent(options, job, *nodes, *consoles, files, signals, standby).run();
-  if (logs.ok() && nodes == nullptr) end = run_attempts(options, job, *consoles, files, signals, standby);
+  if (logs.ok() && nodes != nullptr)
+    end = NodeAgent(options, job, *nodes, *consoles, files, signals, standby, *watch).run();
+  if (logs.ok() && nodes == nullptr) end = run_attempts(options, job, *consoles, files, signals, standby, *watch);
   const Status waiting = standby.end();
   if (!waiting.ok()) consoles->err().say("lockstep: " + waiting.message());
   if (logs.status().code() == ErrorCode::kAborted) {

@@ -43,6 +43,7 @@ void WorkerGroup::survive(Workers& workers, const Exit& exit) {
   if (then == Roster::Then::kGoOn) tell_that_nobody_comes(exit.index);
   if (was_newcomer && exit.failed() && then != Roster::Then::kTooFew) forget_claim(job_.first_rank + exit.index);
   const std::string what = what_follows(then);
+  if (is_death && then != Roster::Then::kTooFew) watch_.survived_a_death();
   if (is_death) {
     const Failure& failure = *last_death_;
     consoles_.err().say((failure.stderr_seen ? "" : "\n") + format_failure(failure, "failed") + "\n  " + what);

@@ -78,6 +78,12 @@ void Recorders::dump(Console& console, std::size_t death) {
                   : fmt::format("lockstep: dumps in {} are missing: {}", folder, written.status().message()));
 }
 
+std::vector<std::string> Recorders::paths() const {
+  std::vector<std::string> paths;
+  for (const File& file : files_) paths.push_back(file.path);
+  return paths;
+}
+
 bool takes_signal(pid_t pid, int signal_number) {
   std::ifstream status(fmt::format("/proc/{}/status", pid));
   for (std::string line; std::getline(status, line);) {

@@ -33,6 +33,8 @@ class Recorders {
   // went wrong. Gives up on a disk that does not answer, as LogFiles does. `death`: the number, from 1, of a worker's
   // death after which the job may go on. Its dumps get a folder of their own, which later dumps leave alone.
   void dump(Console& console, std::size_t death = 0);
+  // By local rank; empty: the worker records in memory of its own.
+  std::vector<std::string> paths() const;
   bool writes_dumps() const { return !options_.dump_dir.empty(); }
 
  private:

@@ -105,9 +105,11 @@ Result<RunResult> WorkerGroup::run() {
   if (options_.max_newcomers == 0) standby_.prepare(job_, commands);
   exited_.assign(commands.size(), false);
   relay_.started();
+  watch_.begin_attempt(job_);
   for (bool going_on = true; going_on && (workers.running() > 0 || awaits_other_node());) {
     LOCKSTEP_ASSIGN_OR_RETURN(going_on, step(workers));
   }
+  watch_.end_attempt(recorders_);
   const Status waiting = reserves_.end();
   result_.leftovers = workers.end(options_.end_timeout);
   if (result_.leftovers.code() == ErrorCode::kInternal) return result_.leftovers;
@@ -133,12 +135,14 @@ Result<bool> WorkerGroup::step(Workers& workers) {
   workers.add_to(polled);
   relay_.add_to(polled);
   consoles_.add_to(polled);
+  watch_.add_to(polled);
   if (nodes_ != nullptr && result_.nodes.ok()) polled.push_back({nodes_->fd(), POLLIN, 0});
   const Deadline nodes_due = nodes_ != nullptr ? nodes_->next_due() : Deadline::never();
   const Deadline reserves_due = earlier(standby_.next_due(), reserves_.next_due());
   const Deadline standby_due = earlier(all_is_well() ? reserves_due : Deadline::never(), end_newcomers_at_);
   const Deadline end = (kill_at_ ? kill_at_ : stop_at_).value_or(Deadline::never());
-  const Deadline due = earlier(earlier(nodes_due, standby_due), earlier(relay_.next_due(), end));
+  const Deadline watch_due = earlier(relay_.next_due(), watch_.next_due());
+  const Deadline due = earlier(earlier(nodes_due, standby_due), earlier(watch_due, end));
   const auto waited = poll_until(polled, earlier(due, look_at_));
   LOCKSTEP_RETURN_IF_ERROR(waited.status().with_context("cannot wait for the workers"));
   relay_.serve();
@@ -146,6 +150,7 @@ Result<bool> WorkerGroup::step(Workers& workers) {
     if (workers.signal(SIGPIPE, local_rank).ok()) relay_.told(local_rank);
   }
   LOCKSTEP_RETURN_IF_ERROR(take_exits(workers));
+  watch_.serve(recorders_, static_cast<int>(workers.running()));
   serve_nodes(workers);
   if (polled[1].revents != 0) pass_on_signal(workers, signals_.take_for_workers());
   if (polled[0].revents != 0 && !take_signal(workers)) return false;

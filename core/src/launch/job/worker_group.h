@@ -10,6 +10,7 @@
 
 #include "launch/job/agent.h"
 #include "launch/job/failure_report.h"
+#include "launch/job/rank_watch.h"
 #include "launch/job/recorders.h"
 #include "launch/job/relay.h"
 #include "launch/job/roster.h"
@@ -48,12 +49,13 @@ class WorkerGroup {
  public:
   // `logs`: nullptr if no stream goes to a file. `nodes`: nullptr if the job has one node.
   WorkerGroup(const JobOptions& options, const JobSpec& job, Consoles& consoles, LogFiles* logs, SignalWatch& signals,
-              Standby& standby, NodeLink* nodes = nullptr)
+              Standby& standby, RankWatch& watch, NodeLink* nodes = nullptr)
       : options_(options),
         job_(job),
         consoles_(consoles),
         signals_(signals),
         standby_(standby),
+        watch_(watch),
         nodes_(nodes),
         reserves_(options),
         relay_(consoles, logs, signals.fd()),
@@ -119,6 +121,7 @@ class WorkerGroup {
   Consoles& consoles_;
   SignalWatch& signals_;
   Standby& standby_;
+  RankWatch& watch_;
   NodeLink* const nodes_;
   Reserves reserves_;
   Relay relay_;

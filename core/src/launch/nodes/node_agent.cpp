@@ -131,7 +131,7 @@ Result<MaybeEnd> NodeAgent::run_attempt() {
   job.master_addr = state.services().master_addr;
   job.master_port = state.services().master_port;
   job.store = state.services().store;
-  auto run = WorkerGroup(options_, job, consoles_, logs_, signals_, standby_, &link_).run();
+  auto run = WorkerGroup(options_, job, consoles_, logs_, signals_, standby_, watch_, &link_).run();
   if (!run.ok()) {
     static_cast<void>(link_.tell({.kind = EventKind::kUnable,
                                   .number = job.restart_count,

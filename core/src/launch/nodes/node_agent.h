@@ -23,14 +23,15 @@ class NodeAgent {
  public:
   // `job`: what stays the same in all attempts. `logs`: nullptr if no stream goes to a file.
   NodeAgent(const JobOptions& options, JobSpec job, NodeLink& link, Consoles& consoles, LogFiles* logs,
-            SignalWatch& signals, Standby& standby)
+            SignalWatch& signals, Standby& standby, RankWatch& watch)
       : options_(options),
         job_(std::move(job)),
         link_(link),
         consoles_(consoles),
         logs_(logs),
         signals_(signals),
-        standby_(standby) {}
+        standby_(standby),
+        watch_(watch) {}
 
   // Blocks until the job has ended, or this node's part in it.
   Result<JobEnd> run();
@@ -51,6 +52,7 @@ class NodeAgent {
   LogFiles* const logs_;
   SignalWatch& signals_;
   Standby& standby_;
+  RankWatch& watch_;
   std::optional<JobServices> services_;  // of the attempt under way, on its first node
   // The last attempt whose services this node has opened, whose workers it has run, and whose stop it has told.
   int served_ = -1;

@@ -7,6 +7,7 @@
 
 #include "backward_pass.h"
 #include "c10d/world/engine_of.h"
+#include "flight/recorder.h"
 #include "lockstep/c10d/process_group_lockstep.h"
 #include "nn/same_on_all_ranks.h"
 #include "nn/sparse_mean.h"
@@ -74,6 +75,7 @@ void BackwardPass::finish() {
   if (builds_buckets_ && reducer_.options.gradient_as_bucket_view && reducer_.backend.device().is_cpu()) {
     return_freed_memory();
   }
+  flight::end_step();
   // Last, so that the other ranks do not wait for this one if it throws.
   check_same_steps();
   check_static_graph();

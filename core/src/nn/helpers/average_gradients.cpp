@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "c10d/world/target.h"
+#include "flight/recorder.h"
 #include "lockstep/c10d/collectives.h"
 #include "nn/check_parameter.h"
 #include "nn/helpers/named_gradients.h"
@@ -81,6 +82,7 @@ void average(const std::vector<NamedParameter>& parameters, const ProcessGroup& 
     }
   }
   flat_mean(dense, group);
+  flight::end_step();
 }
 
 }  // namespace
