@@ -64,10 +64,11 @@ bool is_gone(int pid) {
   return kill(pid, 0) != 0 && errno == ESRCH;
 }
 
-// The launcher's file is for one process at a time: a worker's children inherit the variable.
+// The launcher's file is for one process at a time: a worker's children inherit the variable. A process that has
+// replaced itself (exec) has its file still.
 bool take(Ring& ring) {
   int owner = ring.owner.load();
-  if (owner != 0 && !is_gone(owner)) return false;
+  if (owner != 0 && owner != getpid() && !is_gone(owner)) return false;
   return ring.owner.compare_exchange_strong(owner, getpid());
 }
 

@@ -166,8 +166,10 @@ void MpiCall::break_here(const std::exception& error) {
 
 void MpiCall::fail(const Status& status, bool left) {
   if (!left) pending_.group->break_with(status.with_context(operation()));
-  // Earlier requests of a coalesced call are under way, and MPI may still write to their memory.
-  if (!pending_.requests.empty()) MpiRuntime::of_process().keep_for_ever(std::move(pending_.kept));
+  // Earlier requests of a coalesced call are under way, and MPI may still use their memory.
+  if (!pending_.requests.empty()) {
+    MpiRuntime::of_process().keep_for_ever(std::move(pending_.kept), std::move(pending_.layouts));
+  }
   throw_status(status, fmt::format("{}, {} #{}", who(), operation(), pending_.sequence));
 }
 

@@ -206,8 +206,10 @@ Result<MPI_Comm> MpiRuntime::make_communicator(const std::vector<int>& ranks) {
   if (code == MPI_SUCCESS) code = MPI_Comm_set_errhandler(communicator, MPI_ERRORS_RETURN);
   if (members != MPI_GROUP_NULL) MPI_Group_free(&members);
   if (all != MPI_GROUP_NULL) MPI_Group_free(&all);
-  LOCKSTEP_RETURN_IF_ERROR(mpi_status(code, "MPI_Comm_create_group"));
-  return communicator;
+  if (code == MPI_SUCCESS) return communicator;
+  // Not freed: other ranks may not free theirs, and this could wait for them.
+  if (groups_ == 0) base_ = MPI_COMM_WORLD;
+  return mpi_status(code, "MPI_Comm_create_group");
 }
 
 void MpiRuntime::enter_group(std::chrono::milliseconds timeout) {
@@ -226,9 +228,10 @@ void MpiRuntime::give_up_finalising() {
   in_order_ = false;
 }
 
-void MpiRuntime::keep_for_ever(std::vector<HeldMemory> memory) {
+void MpiRuntime::keep_for_ever(std::vector<HeldMemory> tensors, std::vector<std::shared_ptr<const void>> others) {
   MutexLock lock(mutex_);
-  for (HeldMemory& one : memory) kept_.push_back(std::move(one));
+  for (HeldMemory& one : tensors) kept_tensors_.push_back(std::move(one));
+  for (std::shared_ptr<const void>& one : others) kept_others_.push_back(std::move(one));
 }
 
 void MpiRuntime::at_exit() {

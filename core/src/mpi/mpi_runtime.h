@@ -12,6 +12,7 @@
 #include <mpi.h>
 
 #include <chrono>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -59,7 +60,8 @@ class MpiRuntime {
   // For any type and operation that comm::is_supported allows; for kAvg and kPremulSum, the sum.
   Reduction reduction(comm::DataType type, comm::ReduceOp op) LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS;
 
-  // A communicator of these ranks, in this order, which returns its errors. Collective over them.
+  // A communicator of these ranks, in this order, which returns its errors. Collective over them. After an error no
+  // group will be left that ends make_groups_of(), so if none is in use, make_communicator() ends it.
   Result<MPI_Comm> make_communicator(const std::vector<int>& ranks) LOCKSTEP_EXCLUDES(mutex_);
 
   // Count groups in use. `timeout`: how long the exit of this process waits for that of other ranks, once all are left.
@@ -67,8 +69,9 @@ class MpiRuntime {
   void leave_group() LOCKSTEP_EXCLUDES(mutex_);
   // From now on this process ends without finalising: some rank will not reach its exit.
   void give_up_finalising() LOCKSTEP_EXCLUDES(mutex_);
-  // Keeps memory that MPI may still use until the process ends.
-  void keep_for_ever(std::vector<HeldMemory> memory) LOCKSTEP_EXCLUDES(mutex_);
+  // Keeps memory that MPI may still use, tensors and others, until the process ends.
+  void keep_for_ever(std::vector<HeldMemory> tensors, std::vector<std::shared_ptr<const void>> others)
+      LOCKSTEP_EXCLUDES(mutex_);
 
  private:
   MpiRuntime();
@@ -87,7 +90,8 @@ class MpiRuntime {
   std::chrono::milliseconds timeout_ LOCKSTEP_GUARDED_BY(mutex_);  // the longest of a group
   MPI_Datatype types_[5] LOCKSTEP_GUARDED_BY(mutex_);              // by logarithm of the size
   MPI_Op ops_[comm::kNumDataTypes][comm::kNumReduceOps] LOCKSTEP_GUARDED_BY(mutex_);
-  std::vector<HeldMemory> kept_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::vector<HeldMemory> kept_tensors_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<const void>> kept_others_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 }  // namespace lockstep

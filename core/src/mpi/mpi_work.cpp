@@ -172,8 +172,8 @@ void MpiWork::conclude(const Status& status) {
   if (status.ok()) {
     for (const auto& finisher : pending.finishers) finisher();
   } else {
-    // MPI may still write there.
-    MpiRuntime::of_process().keep_for_ever(std::move(pending.kept));
+    // MPI may still read and write there.
+    MpiRuntime::of_process().keep_for_ever(std::move(pending.kept), std::move(pending.layouts));
   }
 }
 

@@ -227,6 +227,29 @@ TEST(FlightRecorder, AFileOfALivingProcessIsLeftAlone) {
   EXPECT_EQ(read(path).pid, getpid());
 }
 
+TEST(FlightRecorder, AProcessThatReplacesItselfKeepsItsFile) {
+  constexpr const char* kSecondImage = "LOCKSTEP_TEST_SECOND_IMAGE";
+  if (getenv(kSecondImage) != nullptr) {
+    static_cast<void>(flight::add_group("second", "lockstep", 0, 1, {}));
+    return;
+  }
+  const ScratchFolder folder;
+  const std::string path = use_file(folder);
+  const pid_t child = fork();
+  if (child == 0) {
+    static_cast<void>(flight::add_group("first", "lockstep", 0, 1, {}));
+    setenv(kSecondImage, "1", 1);
+    execl("/proc/self/exe", "flight_tests", "--gtest_filter=FlightRecorder.AProcessThatReplacesItselfKeepsItsFile",
+          nullptr);
+    _exit(1);
+  }
+  waitpid(child, nullptr, 0);
+  const flight::RankRecord record = read(path);
+  EXPECT_EQ(record.pid, child);
+  ASSERT_EQ(record.groups.size(), 1U);
+  EXPECT_EQ(record.groups.front().name, "second");
+}
+
 TEST(FlightRecorder, AKilledProcessLeavesItsFile) {
   const ScratchFolder folder;
   const std::string path = use_file(folder);

@@ -2,6 +2,7 @@
 // DistributedDataParallel: ddp_checkpointing_test.cpp. Less than a second.
 #include "lockstep/nn/activation_checkpoint.h"
 
+#include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -52,6 +53,40 @@ TEST(ActivationCheckpoint, KeepsGeneratorsAndAutocast) {
         };
       };
       expect_same(gradients_of(loss(true), x, block->parameters()), gradients_of(loss(false), x, block->parameters()));
+    }
+  }
+}
+
+// Autocast keeps its casts of parameters for its whole scope. The weight is used before the segment, in it, in a
+// segment inside it, and after it. Values are small integers, so that sums are exact in any order.
+TEST(ActivationCheckpoint, GivesAllGradientsOfAWeightThatIsAlsoUsedOutsideUnderAutocast) {
+  const Tensor weight = torch::randint(-1, 2, {4, 4}).to(torch::kFloat).requires_grad_();
+  const Tensor x = torch::randint(-1, 2, {2, 4}).to(torch::kFloat).requires_grad_();
+  const auto times = [&](const Tensor& value) { return torch::mm(value, weight); };
+  const auto gradients = [&](int depth, bool before, bool backward_inside) {
+    weight.mutable_grad().reset();
+    x.mutable_grad().reset();
+    std::function<Tensor(const Tensor&)> block = times;
+    if (depth > 0) block = [&](const Tensor& value) { return activation_checkpoint(times, value); };
+    if (depth > 1) {
+      block = [&, inner = block](const Tensor& value) {
+        return activation_checkpoint([inner](const Tensor& one) { return inner(one); }, value);
+      };
+    }
+    Tensor loss;
+    {
+      const Autocast autocast(torch::kCPU);
+      loss = (before ? times(x) : x).sum() + block(x).sum() + times(x).sum();
+      if (backward_inside) loss.backward();
+    }
+    if (!backward_inside) loss.backward();
+    EXPECT_TRUE(at::autocast::is_autocast_cache_enabled());
+    return std::vector<Tensor>{weight.grad(), x.grad()};
+  };
+  for (const bool before : {false, true}) {
+    const auto plain = gradients(0, before, /*backward_inside=*/false);
+    for (const int depth : {1, 2}) {
+      for (const bool backward_inside : {false, true}) expect_same(gradients(depth, before, backward_inside), plain);
     }
   }
 }

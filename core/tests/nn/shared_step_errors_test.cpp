@@ -78,6 +78,9 @@ TEST(StepRecord, SaysWhichTilesAreBegunAndWhoRepairs) {
   EXPECT_EQ(record.repairer(1, 5), 0);
   EXPECT_FALSE(record.take_over(1, 5, -1, 1));
   EXPECT_TRUE(record.take_over(1, 5, 0, 1)) << "the first one has died";
+  record.give_back(1);
+  EXPECT_EQ(record.repairer(1, 5), -1);
+  EXPECT_TRUE(record.take_over(1, 5, -1, 0));
 }
 
 TEST(SharedStepErrorsMulti, ParametersThatCannotBeSharedAreAnErrorOfAllRanks) {
@@ -278,6 +281,35 @@ TEST(SharedStepErrorsMulti, ARankWithoutTheSharedStepIsAnErrorOfTheGroup) {
     } else {
       Tensor one = torch::ones({1});
       EXPECT_NE(error_of([&] { all_reduce(one); }), "no error");
+    }
+  });
+}
+
+// Ranks from `first_failing` on can step no tile: neither their own, nor that of another rank. Many steps, since any
+// rank may be the first to look for parts that are left.
+TEST(SharedStepErrorsMulti, APartThatFailsAtItsRankIsDoneByARankThatCan) {
+  run_processes(3, [](int rank) {
+    const Rank world;
+    for (int first_failing = 2; first_failing >= 0; --first_failing) {
+      const auto factory = [&](const auto& groups, const optim::OptimizerOptions& options) {
+        TORCH_CHECK(groups.empty() || rank < first_failing, "no memory");
+        return std::make_unique<optim::SGD>(groups, static_cast<const optim::SGDOptions&>(options));
+      };
+      const Tensor mine = ones_of({60000});
+      const optim::SGDOptions options(0.25);
+      optim::SGD inner(nn_detail::SharedStepper::agree({optim::OptimizerParamGroup({mine})}, options, factory, {}),
+                       options);
+      nn_detail::SharedStepper stepper(inner, factory, {});
+      for (int step = 1; step <= 20 && first_failing > 0; ++step) {
+        mine.mutable_grad() = torch::ones({60000});
+        stepper.step();
+        ASSERT_EQ(stepper.steps(), static_cast<std::uint64_t>(step));
+        ASSERT_TRUE(torch::equal(mine, torch::full({60000}, 1 - 0.25 * step)));
+      }
+      if (first_failing > 0) continue;
+      mine.mutable_grad() = torch::ones({60000});
+      expect_in(error_of([&] { stepper.step(); }), {"parameters are not whole"});
+      EXPECT_FALSE(stepper.is_whole());
     }
   });
 }

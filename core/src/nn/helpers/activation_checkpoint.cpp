@@ -72,6 +72,20 @@ class AutocastAgain {
   std::optional<Autocast> on_;
 };
 
+// For a scope, autocast casts parameters anew. What it keeps of a segment's forward pass has no graph, so the gradient
+// of a later use of the same parameter would be lost; what it keeps from outside has a graph of its own, which is no
+// part of the computation again.
+class NoKeptCasts {
+ public:
+  NoKeptCasts() { at::autocast::set_autocast_cache_enabled(false); }
+  ~NoKeptCasts() { at::autocast::set_autocast_cache_enabled(before_); }
+  NoKeptCasts(const NoKeptCasts&) = delete;
+  NoKeptCasts& operator=(const NoKeptCasts&) = delete;
+
+ private:
+  const bool before_ = at::autocast::is_autocast_cache_enabled();
+};
+
 // The CPU first: some work of a segment on another device is done there.
 std::vector<torch::Device> devices_of(const variable_list& inputs) {
   std::vector<torch::Device> devices{torch::Device(torch::kCPU)};
@@ -92,8 +106,12 @@ class KeptSegment final : public torch::CustomClassHolder {
       if (std::none_of(autocasts_.begin(), autocasts_.end(), same_type)) autocasts_.emplace_back(device.type());
     }
   }
-  variable_list call(const variable_list& inputs) const { return call_(inputs); }
+  variable_list call(const variable_list& inputs) const {
+    const NoKeptCasts no_kept_casts;
+    return call_(inputs);
+  }
   variable_list call_again(const variable_list& inputs) {
+    const NoKeptCasts no_kept_casts;
     GeneratorStates now(devices_);
     std::vector<std::unique_ptr<AutocastAgain>> autocasts;
     for (const AutocastBefore& before : autocasts_) autocasts.push_back(std::make_unique<AutocastAgain>(before));

@@ -165,12 +165,19 @@ void SharedStepper::Impl::show_step() {
 }
 
 // After a meeting that has failed, or a rank that has: waits until the step is done by all, and does the part of ranks
-// that will not do it. False, on every rank: it could not be finished.
+// that will not do it. A rank that has failed, at its own part or at another's, tries again only where no other rank
+// can. False, on every rank: the step could not be finished.
 bool SharedStepper::Impl::repair(std::uint64_t number) {
   auto until = std::chrono::steady_clock::now() + kRepairTime;
   std::uint64_t progress = record_->progress(tiles_.size());
   const auto will_not = [&](int rank) {
     return parameters_->block().is_gone(rank) || record_->has_failed(rank, number);
+  };
+  const int me = backend_.rank();
+  const auto others_will_not = [&] {
+    bool none = true;
+    for (int rank = 0; rank < backend_.world_size(); ++rank) none = none && (rank == me || will_not(rank));
+    return none;
   };
   while (true) {
     bool all_done = true;
@@ -178,14 +185,17 @@ bool SharedStepper::Impl::repair(std::uint64_t number) {
       if (record_->is_done(rank, number)) continue;
       if (will_not(rank)) {
         const int repairer = record_->repairer(rank, number);
-        const bool is_free = repairer < 0 || (repairer != backend_.rank() && parameters_->block().is_gone(repairer));
-        if (is_free && record_->take_over(rank, number, repairer, backend_.rank())) {
+        const bool is_free = repairer < 0 || (repairer != me && parameters_->block().is_gone(repairer));
+        const bool is_able = !record_->has_failed(me, number) || others_will_not();
+        if (is_free && is_able && record_->take_over(rank, number, repairer, me)) {
           try {
             repair_rank(rank, number);
           } catch (const std::exception& error) {
-            log::warning(fmt::format("SharedStep, rank {}: the step of rank {} cannot be finished: {}", backend_.rank(),
-                                     rank, plain_text(error)));
-            return record_->finish(number, false);
+            log::warning(fmt::format("SharedStep, rank {}: the step of rank {} cannot be finished here: {}", me, rank,
+                                     plain_text(error)));
+            record_->set_failed(me, number);
+            if (others_will_not()) return record_->finish(number, false);
+            record_->give_back(rank);
           }
         }
       }

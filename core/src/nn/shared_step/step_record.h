@@ -59,6 +59,7 @@ class StepRecord {
   }
 
   // Who does the rest of a rank's part in its place, or -1 where nobody does yet. take_over() succeeds for one rank.
+  // After give_back(), which is for that rank, another one may.
   int repairer(int rank, std::uint64_t number) const {
     const std::uint64_t word = line(rank).repairer.load(std::memory_order_acquire);
     return word >> 16 == number ? static_cast<int>(word & 0xffff) : -1;
@@ -69,6 +70,8 @@ class StepRecord {
     return now == from && line(rank).repairer.compare_exchange_strong(word, number << 16 | static_cast<unsigned>(by),
                                                                       std::memory_order_acq_rel);
   }
+
+  void give_back(int rank) { line(rank).repairer.store(0, std::memory_order_release); }
 
   // `lane`: of the rank that changes the part; it tells the undo place.
   void begin_part(std::size_t tile, std::uint64_t number, std::size_t part, int lane) {
