@@ -50,7 +50,7 @@ void BackwardPass::start_rest() {
   }
   report.set_buffers_changed(reducer_.sends_buffers_early && reducer_.buffers.changed());
   // Of reducers that share parameters a forward pass cannot be assigned to a backward pass, so they rule out nothing.
-  const ProgramPasses::Dropped dropped = reducer_.passes.dropped();
+  const ProgramPasses::Dropped dropped = reducer_.passes.dropped(kind_ == Kind::kWithoutInput);
   report.set_dropped(kind_ != Kind::kShadow && !reducer_.has_family, dropped.least, dropped.most);
   report.set_interrupted(false);
   while (next_bucket_ < reductions_.size()) start_next_bucket();

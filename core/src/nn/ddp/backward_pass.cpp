@@ -109,12 +109,13 @@ void BackwardPass::abandon() {
 
 // Where an exception has ended a pass on all ranks, they may have sent different numbers of buckets. What comes next
 // must not meet the rest of these. Ranks on which the pass has ended well learn of the exception. The first pass has
-// sent no bucket.
+// sent no bucket. The program may have gone on with its gradients, so none of them is in what is sent.
 void BackwardPass::send_rest_of_interrupted() {
   if (builds_buckets_ || !reducer_.hook_is_checked || reducer_.backend.orders_by_stream()) return;
   if (reducer_.report->under_way()) return;
+  for (Gradient& gradient : gradients_) gradient.to_copy = false;
   while (next_bucket_ < reductions_.size()) {
-    reducer_.buckets.leave_memory_in_use(next_bucket_);
+    reducer_.buckets.leave_to_program(next_bucket_);
     start_next_bucket();
   }
   reducer_.report->set_interrupted(true);

@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <torch/csrc/distributed/c10d/Work.hpp>
+#include <utility>
 #include <vector>
 
 #include "lockstep/nn/comm_hook.h"
@@ -81,6 +82,11 @@ class BackwardPass {
   BackwardPass(const BackwardPass&) = delete;
   BackwardPass& operator=(const BackwardPass&) = delete;
 
+  // The backward pass of autograd that the pass is a part of, by an object that lives as long. An exception ends both.
+  // From then on the pass can only be abandoned: no later backward pass adds to it or finishes it.
+  void belongs_to(std::weak_ptr<const void> backward) { backward_ = std::move(backward); }
+  bool belongs_to_this(const void* backward) const { return backward_.lock().get() == backward; }
+  bool is_interrupted() const { return backward_.expired(); }
   bool is_gathering() const { return state_ == State::kGathering; }
   // Whether finish() is to come.
   bool is_ending() const { return state_ == State::kAllGathered || state_ == State::kAllStarted; }
@@ -138,6 +144,7 @@ class BackwardPass {
   const Kind kind_;
   const bool follows_forward_;
   const bool builds_buckets_;  // the first pass
+  std::weak_ptr<const void> backward_;
   State state_ = State::kGathering;
   std::vector<Gradient> gradients_;          // one for each parameter
   std::vector<std::size_t> ready_order_;     // in the first pass: parameters, by their last gradient

@@ -200,8 +200,14 @@ void GradientBuckets::copy(const std::vector<std::size_t>& parameters) {
   }
 }
 
-void GradientBuckets::leave_memory_in_use(std::size_t bucket) {
+void GradientBuckets::leave_to_program(std::size_t bucket) {
+  const torch::NoGradGuard no_grad;
   const std::vector<std::size_t>& members = buckets_[bucket].members;
+  for (const std::size_t member : members) {
+    torch::Tensor& gradient = parameters_[member].tensor.mutable_grad();
+    const bool dense = gradient.defined() && !gradient.is_sparse();
+    if (dense && gradient.is_alias_of(buckets_[bucket].buffer)) gradient = gradient.clone();
+  }
   const bool in_use = std::any_of(members.begin(), members.end(), [&](std::size_t member) {
     const auto& slot = places_[member].slot;
     return slot && slot->busy.load(std::memory_order_acquire);

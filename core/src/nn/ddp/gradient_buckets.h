@@ -56,8 +56,9 @@ class GradientBuckets {
   // gradient's place.
   Placed place(std::size_t parameter, bool counts, const torch::Tensor& incoming);
   void copy(const std::vector<std::size_t>& parameters);
-  // Moves the bucket to other memory if tensors of the program live in it.
-  void leave_memory_in_use(std::size_t bucket);
+  // No tensor of the program lies in the bucket from now on: gradients are copied out of it, and the bucket moves to
+  // other memory if other tensors are in it.
+  void leave_to_program(std::size_t bucket);
 
   // The buckets hold the means. Each gradient for which `is_used` says yes becomes its mean.
   void hand_out(const std::function<bool(std::size_t parameter)>& is_used);

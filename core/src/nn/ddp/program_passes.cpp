@@ -52,8 +52,9 @@ void ProgramPasses::end_backward(bool in_part) {
   called_ = backward_began_ = false;
 }
 
-ProgramPasses::Dropped ProgramPasses::dropped() {
+ProgramPasses::Dropped ProgramPasses::dropped(bool without_input) {
   forget_where_told();
+  if (without_input) return {std::max<std::size_t>(dropped_, 1) - 1, std::max(dropped_, forwards_)};
   return {dropped_, std::max(dropped_, std::max<std::size_t>(forwards_, 1) - 1)};
 }
 

@@ -45,12 +45,13 @@ class ProgramPasses {
   bool is_interrupted() const { return backward_began_ && end_.expired(); }
 
   // How many forward passes have gone without a backward pass since the last pass that sent: at least and at most. A
-  // forward pass whose graph is still alive may have been dropped, or belong to the present pass.
+  // forward pass whose graph is still alive may have been dropped, or belong to the present pass. `without_input`: none
+  // belongs to the present pass, which may stand for one that was dropped.
   struct Dropped {
     std::size_t least;
     std::size_t most;
   };
-  Dropped dropped();
+  Dropped dropped(bool without_input);
   // A pass that sends is over: counts anew. Returns how many were certainly dropped.
   std::size_t take_dropped();
 

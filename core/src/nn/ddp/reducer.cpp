@@ -112,8 +112,9 @@ void Reducer::forget_forward() {
   nn_detail::ProgramPasses::forget_all();
 }
 void Reducer::settle() {
+  impl_->settle_family();
   MutexLock lock(impl_->mutex);
-  if (impl_->state.passes.is_interrupted()) impl_->abandon_pass();
+  impl_->settle();
 }
 bool Reducer::is_recomputing() const {
   MutexLock lock(impl_->mutex);
@@ -130,6 +131,8 @@ void Reducer::pass_without_input() {
   impl_->run_pass_of_others(nn_detail::BackwardPass::Kind::kWithoutInput);
 }
 void Reducer::Impl::run_pass_of_others(nn_detail::BackwardPass::Kind kind) {
+  // No forward pass belongs to it, so one before it was dropped.
+  if (kind == nn_detail::BackwardPass::Kind::kWithoutInput) state.passes.leave_last_forward(state.parameters);
   abandon_pass();
   if (state.sends_buffers_early) state.start_buffers();
   pass.emplace(state, kind, /*follows_forward=*/false, /*exposed=*/0);

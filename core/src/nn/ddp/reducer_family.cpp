@@ -75,7 +75,11 @@ void Reducer::Impl::start_family() {
     MutexLock lock(member->mutex);
     if (member->state.passes.backward_runs()) continue;
     member->state.passes.set_backward_sends(sends);
-    sends ? member->start_pass() : member->watch_end();
+    if (sends) {
+      member->start_pass();
+    } else {
+      member->watch_end();
+    }
   }
 }
 
@@ -94,7 +98,7 @@ void Reducer::Impl::settle_family() {
     const auto member = weak.lock();
     if (!member || member->is_replaced()) continue;
     MutexLock lock(member->mutex);
-    if (member->state.passes.is_interrupted()) member->abandon_pass();
+    member->settle();
   }
 }
 
@@ -125,7 +129,7 @@ void Reducer::Impl::finish_all() {
     if (!impl) continue;
     MutexLock lock(impl->mutex);
     try {
-      if (impl->pass && impl->pass->is_ending()) impl->finish_pass();
+      if (impl->pass && impl->pass->is_ending() && !impl->pass->is_interrupted()) impl->finish_pass();
     } catch (...) {
       if (!error) error = std::current_exception();
     }

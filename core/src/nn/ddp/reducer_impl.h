@@ -39,14 +39,17 @@ struct Reducer::Impl : std::enable_shared_from_this<Reducer::Impl> {
   void start_pass() LOCKSTEP_REQUIRES(mutex);
   void warn_of_lost_graph() LOCKSTEP_REQUIRES(mutex);
   // Has autograd call at the end of the backward pass that the caller is inside of.
-  void watch_end() LOCKSTEP_REQUIRES(mutex);
-  void on_end(bool in_part) LOCKSTEP_EXCLUDES(mutex);
+  // Returns an object that lives as long as that backward pass.
+  std::weak_ptr<const void> watch_end() LOCKSTEP_REQUIRES(mutex);
+  void on_end(const void* backward, bool in_part) LOCKSTEP_EXCLUDES(mutex);
   // Called when a watched backward pass is gone; nothing if it has come to its end.
   void on_exception() LOCKSTEP_EXCLUDES(mutex);
   // A pass without a backward pass of this rank.
   void run_pass_of_others(nn_detail::BackwardPass::Kind kind) LOCKSTEP_REQUIRES(mutex);
   void finish_pass() LOCKSTEP_REQUIRES(mutex);
   void abandon_pass() LOCKSTEP_REQUIRES(mutex);
+  // Abandons a pass that an exception has left.
+  void settle() LOCKSTEP_REQUIRES(mutex);
 
   // reducer_family.cpp
   void find_family() LOCKSTEP_EXCLUDES(mutex);

@@ -15,7 +15,7 @@ void Reducer::Impl::attach_hooks() {
 }
 
 bool Reducer::Impl::pass_is_running() const {
-  return pass && pass->is_gathering() && state.passes.backward_runs();
+  return pass && pass->is_gathering() && !pass->is_interrupted();
 }
 
 // Whether a forward pass that begins now is none, but a checkpointed segment in the backward pass of one. Without such
@@ -45,7 +45,8 @@ void Reducer::Impl::on_gradient(std::size_t index, const torch::Tensor& incoming
 
 void Reducer::Impl::start_pass() {
   warn_of_lost_graph();
-  if (pass && pass->is_ending()) finish_pass();  // something else ends with that backward pass, and begins this one
+  // Something else ends with that backward pass, and begins this one.
+  if (pass && pass->is_ending() && !pass->is_interrupted()) finish_pass();
   state.buffers.check_unchanged();
   abandon_pass();
   double exposed = 0;
@@ -54,7 +55,7 @@ void Reducer::Impl::start_pass() {
     if (before_pass) before_pass();
   }
   pass.emplace(state, BackwardPass::Kind::kOwn, state.passes.forward_was_called(), exposed);
-  watch_end();
+  pass->belongs_to(watch_end());
   if (state.sends_buffers_early) state.start_buffers();
 }
 
@@ -68,7 +69,7 @@ void Reducer::Impl::warn_of_lost_graph() {
 }
 
 // A pass ends with the backward pass of its forward pass. Checkpointed segments run backward passes inside that.
-void Reducer::Impl::watch_end() {
+std::weak_ptr<const void> Reducer::Impl::watch_end() {
   // Destroyed with the backward pass, also by an exception.
   struct Watch {
     std::weak_ptr<Impl> self;
@@ -81,24 +82,25 @@ void Reducer::Impl::watch_end() {
   const int depth = state.passes.depth_of_backward();
   const auto watch = std::make_shared<Watch>(weak_from_this());
   const auto end = std::make_shared<const nn_detail::EndOfBackward>([watch, depth](int depth_of_end) {
-    if (const auto impl = watch->self.lock()) impl->on_end(/*in_part=*/depth_of_end > depth);
+    if (const auto impl = watch->self.lock()) impl->on_end(watch.get(), /*in_part=*/depth_of_end > depth);
   });
   state.passes.begin_backward(end);
   nn_detail::at_end_of_backward(depth, end);
   watch->is_set = true;
+  return watch;
 }
 
 // Other ranks may still write into the buckets that are under way, whatever the program does with the gradients.
 void Reducer::Impl::on_exception() {
   MutexLock lock(mutex);
-  if (pass && state.passes.is_interrupted()) pass->drop_unfinished_gradients();
+  if (pass && pass->is_interrupted()) pass->drop_unfinished_gradients();
 }
 
-void Reducer::Impl::on_end(bool in_part) {
+void Reducer::Impl::on_end(const void* backward, bool in_part) {
   const CallScope scope(state.site);
   MutexLock lock(mutex);
   state.passes.end_backward(in_part);
-  if (!pass || !pass->is_gathering()) return;
+  if (!pass || !pass->is_gathering() || !pass->belongs_to_this(backward)) return;
   pass->end_gathering();
   finish_after_other_reducers();
 }
@@ -106,6 +108,10 @@ void Reducer::Impl::on_end(bool in_part) {
 void Reducer::Impl::finish_pass() {
   pass->finish();
   pass.reset();
+}
+
+void Reducer::Impl::settle() {
+  if (pass && pass->is_interrupted()) abandon_pass();
 }
 
 void Reducer::Impl::abandon_pass() {

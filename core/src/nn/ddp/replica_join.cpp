@@ -105,7 +105,8 @@ void Replica::pass_without_input() {
                       ") synchronises its batches in the forward pass, which this rank would "
                       "leave out; call the model with an empty batch instead");
   }
-  if (guards_.use_count() != 1 || world_size() == 1) return;  // passes send nothing
+  if (guards_.use_count() != 1) return reducer_->settle();  // as the forward passes of other ranks do
+  if (world_size() == 1) return;
   const std::string shared = reducer_->shared_parameter();
   TORCH_CHECK_VALUE(shared.empty(), "pass_without_input: parameter '", shared,
                     "' is wrapped twice, and this call takes part in the passes of one wrapper only; make both models "
