@@ -154,10 +154,10 @@ void write_ctest(const std::string& program, const Options& options) {
     // has one set of ports and folders on a machine. The bound of a test is that of --fork-each.
     const bool waits = label == "fault" || options.waits.contains(suite.name);
     file << fmt::format(
-        "set_tests_properties([[{}]] PROPERTIES LABELS \"{};layer-{}\" TIMEOUT {} PROCESSORS {} RUN_SERIAL {} "
+        "set_tests_properties([[{}]] PROPERTIES LABELS \"{};layer-{}\" TIMEOUT {} PROCESSORS {} RESOURCE_LOCK [[{}]] "
         "ENVIRONMENT [[{}]] WORKING_DIRECTORY [[{}]] FIXTURES_REQUIRED [[{}]])\n",
         name, label, options.layer, options.whole.contains(suite.name) ? 300 : 3600, waits ? 1 : 2,
-        label == "scheduler", options.environment, std::filesystem::current_path().native(),
+        label == "scheduler" ? label : "", options.environment, std::filesystem::current_path().native(),
         label == "parity" ? options.parity_fixture : "");
   }
 }
