@@ -24,6 +24,7 @@ const std::vector<std::pair<std::string, std::vector<Transform>>>& pipelines() {
       {"sharpness", {RandomAdjustSharpness{2.0, 1.0}}},
       {"autocontrast", {RandomAutocontrast{1.0}}},
       {"equalize", {RandomEqualize{1.0}}},
+      {"trivial-augment", {TrivialAugmentWide{}}},
       {"lists",
        {RandomOrder{{RandomApply{{RandomPosterize{4, 1.0}, RandomInvert{1.0}}, 0.5},
                      RandomChoice{{RandomHorizontalFlip{1.0}, RandomVerticalFlip{1.0}}}}}}},

@@ -71,11 +71,12 @@ count_tests() {
     END {print all_passed + 0, all_failed + 0}' "$1"
 }
 
-# run_tests LABEL FILTER LAYER: each may be empty. More suites run at once than there are cores: many tests wait for a deadline.
+# run_tests LABEL FILTER LAYER: each may be empty. One suite more than there are cores runs at once, or twice as many of those that
+# mostly wait for deadlines: a suite counts as two of CTest's processors, one that waits as one (tests/support/main).
 # The last line of the output is "N passed, N failed".
 run_tests() {
   local tree=$BUILD${COMPONENT:+/$COMPONENT/tests}
-  local arguments=(--test-dir "$tree" --output-on-failure --no-tests=error --timeout 300 -j $(($(nproc) + 1))) log=$BUILD/test.log status=0
+  local arguments=(--test-dir "$tree" --output-on-failure --no-tests=error --timeout 300 -j $((2 * ($(nproc) + 1)))) log=$BUILD/test.log status=0
   arguments+=(--test-output-size-passed 1000000 --test-output-size-failed 10000000) # for count_tests
   [[ -n $1 ]] && arguments+=(-L "^$1\$")
   [[ -n $2 ]] && arguments+=(-R "$2")

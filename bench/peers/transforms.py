@@ -26,6 +26,7 @@ def pipelines(tv) -> dict:
         "sharpness": tv.RandomAdjustSharpness(2.0, 1.0),
         "autocontrast": tv.RandomAutocontrast(1.0),
         "equalize": tv.RandomEqualize(1.0),
+        "trivial-augment": tv.TrivialAugmentWide(),
         "lists": tv.RandomOrder([tv.RandomApply(mixed, 0.5), tv.RandomChoice(flips)]),
     }
 

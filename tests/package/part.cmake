@@ -8,6 +8,10 @@ function(step name)
 endfunction()
 
 file(REMOVE_RECURSE ${SCRATCH})
+find_program(CCACHE ccache)
+if(CCACHE)
+  set(ENV{CMAKE_CXX_COMPILER_LAUNCHER} ${CCACHE})
+endif()
 step("configure" ${CMAKE_COMMAND} -G Ninja -S ${CMAKE_CURRENT_LIST_DIR}/part -B ${SCRATCH} -DCMAKE_CXX_COMPILER=${CXX}
   -DLOCKSTEP_SOURCE=${SOURCE} -DLOCKSTEP_TORCH=OFF -DLOCKSTEP_COMPONENTS=core)
 step("list" ${NINJA} -C ${SCRATCH} -t commands all)

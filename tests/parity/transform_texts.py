@@ -17,7 +17,7 @@ ARGUMENTS = {
     "Pad": (2,), "RandomRotation": (30,), "RandomAffine": (30,),
     "GaussianBlur": (3,), "RandomPosterize": (3,), "RandomSolarize": (100,), "RandomAdjustSharpness": (2,)}
 OTHERS = ["RandomHorizontalFlip", "RandomVerticalFlip", "ColorJitter", "Grayscale",
-          "RandomGrayscale", "RandomInvert", "RandomAutocontrast", "RandomEqualize",
+          "RandomGrayscale", "RandomInvert", "RandomAutocontrast", "RandomEqualize", "RandAugment", "TrivialAugmentWide",
           "ToTensor", "PILToTensor"]
 
 

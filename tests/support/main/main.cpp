@@ -132,7 +132,7 @@ int run_each_in_fork(std::int64_t seconds) {
 
 struct Options {
   std::string ctest_file, prefix, environment, layer, parity_fixture;
-  std::set<std::string> whole;
+  std::set<std::string> whole, waits;
   std::int64_t seconds = 0;
 };
 
@@ -150,12 +150,15 @@ void write_ctest(const std::string& program, const Options& options) {
     const std::string name = options.prefix + suite.name;
     file << fmt::format("add_test([[{}]] [[{}]] [[--gtest_filter={}]]{})\n", name, program, filter,
                         options.whole.contains(suite.name) ? "" : fork);
-    // The bound of a test is that of --fork-each. A scheduler has one set of ports and folders on a machine.
+    // Suites that mostly wait take half of a suite's share of the machine: see run_tests in tools/build.sh. A scheduler
+    // has one set of ports and folders on a machine. The bound of a test is that of --fork-each.
+    const bool waits = label == "fault" || options.waits.contains(suite.name);
     file << fmt::format(
-        "set_tests_properties([[{}]] PROPERTIES LABELS \"{};layer-{}\" TIMEOUT {} RUN_SERIAL {} ENVIRONMENT [[{}]] "
-        "WORKING_DIRECTORY [[{}]] FIXTURES_REQUIRED [[{}]])\n",
-        name, label, options.layer, options.whole.contains(suite.name) ? 300 : 3600, label == "scheduler",
-        options.environment, std::filesystem::current_path().native(), label == "parity" ? options.parity_fixture : "");
+        "set_tests_properties([[{}]] PROPERTIES LABELS \"{};layer-{}\" TIMEOUT {} PROCESSORS {} RESOURCE_LOCK [[{}]] "
+        "ENVIRONMENT [[{}]] WORKING_DIRECTORY [[{}]] FIXTURES_REQUIRED [[{}]])\n",
+        name, label, options.layer, options.whole.contains(suite.name) ? 300 : 3600, waits ? 1 : 2,
+        label == "scheduler" ? label : "", options.environment, std::filesystem::current_path().native(),
+        label == "parity" ? options.parity_fixture : "");
   }
 }
 
@@ -186,6 +189,8 @@ int run(int argc, char** argv) {
       options.parity_fixture = *value;
     } else if (auto value = value_of(argv[i], "--whole=")) {
       options.whole.insert(*value);
+    } else if (auto value = value_of(argv[i], "--waits=")) {
+      options.waits.insert(*value);
     }
   }
   if (!options.ctest_file.empty()) {

@@ -11,13 +11,15 @@ std::vector<Kind> size_kinds();
 std::vector<Kind> crop_kinds();
 std::vector<Kind> geometry_kinds();
 std::vector<Kind> color_kinds();
+std::vector<Kind> augment_kinds();
 std::vector<Kind> number_kinds();
 std::vector<Kind> list_kinds();
 
 const std::vector<Kind>& all_kinds() {
   static const std::vector<Kind> all = [] {
     std::vector<Kind> kinds;
-    for (const auto of_file : {size_kinds, crop_kinds, geometry_kinds, color_kinds, number_kinds, list_kinds}) {
+    for (const auto of_file :
+         {size_kinds, crop_kinds, geometry_kinds, color_kinds, augment_kinds, number_kinds, list_kinds}) {
       for (Kind& kind : of_file()) kinds.push_back(std::move(kind));
     }
     std::stable_sort(kinds.begin(), kinds.end(), [](const Kind& a, const Kind& b) { return a.index < b.index; });

@@ -17,7 +17,7 @@ std::vector<Compose> pipelines() {
   const std::vector<std::vector<Transform>> all{
       {ToTensor{}},
       {CenterCrop{24}, Grayscale{}, ToTensor{}},
-      {RandomChoice{{RandomAdjustSharpness{3.0}, RandomOrder{{RandomEqualize{}, RandomPosterize{2}}}}}, ToTensor{},
+      {RandomChoice{{TrivialAugmentWide{}, RandomOrder{{RandomEqualize{}, RandomPosterize{2}}}}}, ToTensor{},
        GaussianBlur{3}},
       {RandomResizedCrop{16}, RandomHorizontalFlip{}, RandomRotation{45}, RandomAffine{45}, ColorJitter{.hue = 0.1},
        ToTensor{}, Normalize{{0.5}, {0.2}}}};

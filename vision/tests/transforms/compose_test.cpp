@@ -30,7 +30,7 @@ std::vector<Transform> reference_transforms() {
 
 std::vector<Transform> every_other_transform() {
   return {RandomInvert{},       RandomPosterize{3}, RandomSolarize{100}, RandomAdjustSharpness{4.0, 1.0},
-          RandomAutocontrast{}, RandomEqualize{}};
+          RandomAutocontrast{}, RandomEqualize{},   RandAugment{},       TrivialAugmentWide{}};
 }
 
 std::vector<float> sample(const Compose& compose, std::span<const std::uint8_t> bytes, const SampleKey& key) {

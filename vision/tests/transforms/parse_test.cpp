@@ -116,6 +116,8 @@ TEST(ParseTransforms, KnowsEachTransformByItsName) {
                                  "RandomAdjustSharpness(1)",
                                  "RandomAutocontrast()",
                                  "RandomEqualize()",
+                                 "RandAugment()",
+                                 "TrivialAugmentWide()",
                                  "ToTensor()",
                                  "ConvertImageDtype()",
                                  "PILToTensor()",

@@ -58,6 +58,8 @@ const std::vector<std::string> kTexts{
     "Compose()",
     "RandomCrop(8, padding=24//8)",
     "RandomHorizontalFlip(p=(-(-.5)))",
+    "RandAugment(2, 9, 31, InterpolationMode.BILINEAR, [1, 2, 3])",
+    "TrivialAugmentWide(fill=None)",
     "Compose([ToTensor(), Normalize([0.5], [0.5], True)])",
     "Compose([ToTensor(), Normalize(mean=0.5, std=0.5, inplace=False)])",
     "Compose([ToTensor(), Normalize((0.5,) * 3, [1/4]*3)])",

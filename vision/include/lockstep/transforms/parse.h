@@ -13,7 +13,8 @@
 //
 // Compose, RandomApply, RandomChoice and RandomOrder take a list of transforms. What Python prints of a Compose is a
 // text too: one transform on each line, without commas. A parameter that Python does not print has its default: in v1
-// pad_if_needed, fill and padding_mode of RandomCrop; in v2 value='random' of RandomErasing. p of RandomApply and dtype
+// pad_if_needed, fill and padding_mode of RandomCrop; in v2 the fill of RandAugment and
+// TrivialAugmentWide, and value='random' of RandomErasing. p of RandomApply and dtype
 // of ToDtype, which v2 does not print, must be added.
 //
 // v2's ToImage() is PILToTensor, ToDtype(torch.float32, scale=True) is ConvertImageDtype. `inplace` and `antialias`

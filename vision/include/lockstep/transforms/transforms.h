@@ -142,6 +142,22 @@ struct RandomEqualize {
   double p = 0.5;
 };
 
+// `num_ops` random operations on colours and geometry, with the strength `magnitude` of `num_magnitude_bins`.
+struct RandAugment {
+  int num_ops = 2;
+  int magnitude = 9;  // 0 to num_magnitude_bins - 1
+  int num_magnitude_bins = 31;
+  Interpolation interpolation = Interpolation::kNearest;
+  Fill fill = {};
+};
+
+// One operation of RandAugment, with a wider range of strengths; the strength is random.
+struct TrivialAugmentWide {
+  int num_magnitude_bins = 31;
+  Interpolation interpolation = Interpolation::kNearest;
+  Fill fill = {};
+};
+
 // Your own function. The function may change the pixels, but not the size. It may run another Compose, for a second
 // picture. Several threads call it at once. Grey pictures have the same value in R, G and B; after Grayscale{1} the
 // sample takes R.
@@ -202,9 +218,9 @@ struct RandomOrder {
 struct Transform
     : std::variant<Resize, CenterCrop, RandomResizedCrop, RandomCrop, Pad, RandomHorizontalFlip, RandomVerticalFlip,
                    RandomRotation, RandomAffine, ColorJitter, Grayscale, RandomGrayscale, GaussianBlur, RandomInvert,
-                   RandomPosterize, RandomSolarize, RandomAdjustSharpness, RandomAutocontrast, RandomEqualize, Lambda,
-                   ToTensor, ConvertImageDtype, PILToTensor, Normalize, RandomErasing, RandomApply, RandomChoice,
-                   RandomOrder> {
+                   RandomPosterize, RandomSolarize, RandomAdjustSharpness, RandomAutocontrast, RandomEqualize,
+                   RandAugment, TrivialAugmentWide, Lambda, ToTensor, ConvertImageDtype, PILToTensor, Normalize,
+                   RandomErasing, RandomApply, RandomChoice, RandomOrder> {
   using variant::variant;
 };
 
