@@ -1,5 +1,5 @@
-// Models that are destroyed while their gradients are still being reduced, because a backward pass ended with an
-// exception.
+// Backward passes that end with an exception: what later passes compute, and models that are destroyed while their
+// gradients are still being reduced.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -116,6 +116,114 @@ TEST_P(DdpExceptionsMulti, OnAllRanksThenAnotherHook) {
     model->zero_grad();
     ddp->forward(input(3)).backward();
     expect_equal_on_all_ranks({model->first->weight.grad(), model->last->weight.grad()}, "gradient");
+  });
+}
+
+// Where an exception ends a pass, and what the program then does under a guard of no_sync.
+enum class Place { kGradientHook, kFunction };
+enum class MicroBatch { kModule, kWrapper, kWithoutInput };
+
+struct Throwing : torch::autograd::Function<Throwing> {
+  static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& x) { return x.clone(); }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list) {
+    fail();
+    return {};
+  }
+};
+
+std::vector<torch::Tensor> gradients_of(Chain model, const torch::Tensor& x) {
+  return torch::autograd::grad({model->forward(x)}, model->parameters());
+}
+
+// Compares with what LibTorch computes without the wrapper. A shared bucket has gradients before and after the
+// exception; with a bucket for each layer some have been sent.
+struct AfterException {
+  Place place;
+  MicroBatch micro_batch;
+  bool first_pass;
+  DistributedDataParallelOptions options;
+
+  void run() const {
+    torch::manual_seed(1);
+    Chain model;
+    model->to(torch::kDouble);
+    DistributedDataParallel<Chain> ddp(model, options);
+    if (!first_pass) {
+      for (int step = 0; step < 2; ++step) ddp->forward(of(get_rank(), step)).backward();
+    }
+    throw_in_pass(model, ddp);
+    for (torch::Tensor& parameter : model->parameters()) parameter.mutable_grad().reset();
+    const torch::Tensor part = of(get_rank(), 3);
+    const bool by_module = micro_batch == MicroBatch::kModule;
+    {
+      const auto guard = ddp.no_sync();
+      if (micro_batch == MicroBatch::kWithoutInput && get_rank() % 2 == 1) {
+        ddp.pass_without_input();
+      } else {
+        (by_module ? model->forward(part) : ddp->forward(part)).backward();
+        compare(model, gradients_of(model, part), "under the guard");
+      }
+    }
+    std::vector<torch::Tensor> mean;
+    for (int rank = 0; rank < get_world_size(); ++rank) {
+      const bool none = micro_batch == MicroBatch::kWithoutInput && rank % 2 == 1;
+      for (const int step : none ? std::vector<int>{4} : std::vector<int>{3, 4}) {
+        const std::vector<torch::Tensor> own = gradients_of(model, of(rank, step));
+        mean.resize(own.size());
+        for (std::size_t i = 0; i < own.size(); ++i) {
+          const torch::Tensor share = own[i] / get_world_size();
+          mean[i] = mean[i].defined() ? mean[i] + share : share;
+        }
+      }
+    }
+    (by_module ? model->forward(of(get_rank(), 4)) : ddp->forward(of(get_rank(), 4))).backward();
+    compare(model, mean, "after the guard");
+  }
+
+  static torch::Tensor of(int rank, int step) { return random_input({4, kWidth}, step, rank).to(torch::kDouble); }
+
+  void throw_in_pass(Chain& model, DistributedDataParallel<Chain>& ddp) const {
+    torch::Tensor x = of(get_rank(), 2);
+    torch::Tensor weight = model->middle->weight;
+    unsigned hook = 0;
+    if (place == Place::kGradientHook) {
+      hook = weight.register_hook([](const torch::Tensor& gradient) {
+        fail();
+        return gradient;
+      });
+    } else {
+      x = Throwing::apply(x.requires_grad_());
+    }
+    EXPECT_THROW((ddp->forward(x) * 1000).backward(), std::runtime_error);
+    if (place == Place::kGradientHook) weight.remove_hook(hook);
+  }
+
+  void compare(Chain model, const std::vector<torch::Tensor>& expected, const char* when) const {
+    const auto parameters = model->named_parameters();
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      const torch::Tensor& found = parameters[i].value().grad();
+      ASSERT_TRUE(found.defined()) << when;
+      EXPECT_LT((found - expected[i]).abs().max().item<double>(), 1e-9)
+          << when << ", " << parameters[i].key() << ", place " << static_cast<int>(place) << ", micro-batch "
+          << static_cast<int>(micro_batch) << ", first pass " << first_pass << ", bucket " << options.bucket_cap_mb
+          << ", views " << options.gradient_as_bucket_view;
+    }
+  }
+};
+
+// 48 programs of a few passes: some seconds of a core in each world.
+TEST_P(DdpExceptionsMulti, OnAllRanksNothingOfThePassCountsInALaterOne) {
+  run_processes(GetParam(), [](int) {
+    torch::set_num_threads(1);
+    const ProcessGroupGuard group("", {.timeout = std::chrono::seconds(20)});
+    for (int variant = 0; variant < 48; ++variant) {
+      AfterException{.place = variant % 2 == 0 ? Place::kGradientHook : Place::kFunction,
+                     .micro_batch = static_cast<MicroBatch>(variant / 2 % 3),
+                     .first_pass = variant / 6 % 2 == 1,
+                     .options = {.bucket_cap_mb = variant / 12 % 2 == 0 ? 25.0 : 1.0,
+                                 .gradient_as_bucket_view = variant / 24 % 2 == 0}}
+          .run();
+    }
   });
 }
 

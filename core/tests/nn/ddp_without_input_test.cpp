@@ -95,5 +95,26 @@ TEST_P(WithoutInputMulti, RefusesJoinsAndSynchronisedLayers) {
   });
 }
 
+// A look at the loss, whose graph goes or stays. On the rank without samples the pass may stand for that look.
+TEST_P(WithoutInputMulti, ForwardPassesThatAreDroppedAreNoOtherStep) {
+  run_processes(GetParam(), [](int) {
+    const Rank rank;
+    if (get_world_size() == 1) return;
+    torch::manual_seed(1);
+    PartlyUsed model;
+    DistributedDataParallel<PartlyUsed> ddp(model);
+    for (int step = 0; step < 8; ++step) {
+      const bool idle = get_rank() == step % get_world_size();
+      torch::Tensor kept;
+      const bool all_look = step < 6;
+      if (all_look || idle) kept = ddp->forward(random_input({4, 5}, step), false);
+      if (step % 2 == 0) kept.reset();
+      model->zero_grad();
+      idle ? ddp.pass_without_input() : ddp->forward(random_input({4, 5}, step), true).backward();
+      expect_equal_on_all_ranks({model->first->weight.grad()}, "gradient");
+    }
+  });
+}
+
 }  // namespace
 }  // namespace lockstep::test

@@ -106,7 +106,9 @@ void Reducer::after_forward() {
 }
 void Reducer::forget_lost_forward() {
   MutexLock lock(impl_->mutex);
-  if (!impl_->state.parameters.have_graph()) impl_->state.passes.forget_sending();
+  nn_detail::ReducerState& state = impl_->state;
+  // After an exception autograd may keep a part of the graph until the thread's next backward pass.
+  if (state.passes.is_interrupted() || !state.parameters.have_graph()) state.passes.forget_sending();
 }
 void Reducer::forget_forward() {
   nn_detail::ProgramPasses::forget_all();
