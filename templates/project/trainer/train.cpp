@@ -47,6 +47,17 @@ void log_to(report::RunLog& log, const Options& options, const std::vector<std::
   };
 }
 
+// The sizes of a picture after the transforms, of the first one that can be read.
+std::vector<std::int64_t> picture_sizes(const lockstep::data::Dataset& pictures) {
+  for (std::int64_t i = 0;; ++i) {
+    try {
+      return pictures.get(i).data.sizes().vec();
+    } catch (const lockstep::data::SkippedSample&) {
+      if (i + 1 == pictures.size()) throw;
+    }
+  }
+}
+
 // What this training made, and how to go on.
 void print_end(const lockstep::TrainingResult& result, const std::filesystem::path& folder) {
   const bool interrupted = result.end == lockstep::TrainingEnd::kInterrupted;
@@ -70,7 +81,7 @@ int train(const Options& options) {
   const auto seed = static_cast<std::uint64_t>(options.seed);
   const std::int64_t samples = pictures.size();
   const std::int64_t test_samples = test_pictures.size();
-  const torch::Tensor picture = test_pictures.get(0).data;
+  const std::vector<std::int64_t> input = picture_sizes(test_pictures);
   lockstep::data::DataLoader train_loader(
       std::move(pictures),
       {.batch_size = options.batch_size, .shuffle = true, .seed = seed, .num_workers = lockstep::data::kAutoWorkers});
@@ -90,7 +101,7 @@ int train(const Options& options) {
   settings.model_file = folder / "model.safetensors";  // of the best evaluation, for `lockstep predict`
   settings.model_metadata = lockstep::custom_model_metadata({.classes = classes,
                                                              .test_transforms = options.test_transforms,
-                                                             .input = picture.sizes().vec(),
+                                                             .input = input,
                                                              .test_batch_size = options.batch_size});
   report::RunLog log;
   if (group.rank() == 0) log = lockstep::data::value_or_throw(report::RunLog::open(folder));

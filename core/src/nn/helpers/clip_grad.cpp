@@ -12,8 +12,8 @@ double clip_grad_norm_(const std::vector<NamedParameter>& parameters, double max
   TORCH_CHECK_VALUE(max_norm >= 0, "clip_grad_norm_: max_norm must not be negative, got ", max_norm);
   std::unordered_set<const void*> seen;
   for (const NamedParameter& parameter : parameters) {
-    TORCH_CHECK_VALUE(seen.insert(parameter.tensor.unsafeGetTensorImpl()).second, "clip_grad_norm_: parameter '",
-                      parameter.name,
+    const bool is_repeated = parameter.tensor.defined() && !seen.insert(parameter.tensor.unsafeGetTensorImpl()).second;
+    TORCH_CHECK_VALUE(!is_repeated, "clip_grad_norm_: parameter '", parameter.name,
                       "' is there twice, so its gradient would count twice and be scaled twice; name each parameter "
                       "once, or pass the module");
     TORCH_CHECK_VALUE(!nn_detail::keeps_own_gradient(parameter.tensor), "clip_grad_norm_: the gradient of parameter '",

@@ -102,6 +102,13 @@ double compare(TrainCommandModel& model, torch::jit::Module& script, const Train
   for (const std::int64_t batch : kComparedBatches) {
     const torch::Tensor pictures = random_pictures(file, batch);
     const torch::Tensor expected = model.forward.forward(pictures).to(torch::kDouble);
+    if (!expected.isfinite().all().item<bool>()) {
+      throw std::runtime_error(fmt::format(
+          "{}: {} gives scores that are infinite or no number for random pictures (normally distributed, as pictures "
+          "are after Normalize), so the script cannot be compared with it; a model that has learned such weights, or "
+          "that takes roots or logarithms of its input, cannot be exported. No file was written",
+          printable(file.path), file.options.model));
+    }
     torch::Tensor found;
     try {
       found = script.forward({pictures}).toTensor().to(torch::kDouble);
