@@ -16,6 +16,7 @@
 #include "lockstep/c10d/process_groups.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/launch/newcomer.h"
+#include "lockstep/nn/as_module.h"
 #include "lockstep/nn/fast_batch_norm.h"
 #include "lockstep/nn/fast_convolution.h"
 #include "lockstep/trainer/trainer.h"
@@ -145,7 +146,7 @@ struct TrainCommand {
       throw no_batch_of_one(options, fmt::format("epoch 1, batch {}", train.batch_size() == 1 ? 1 : batches), reason);
   }
   std::vector<torch::Tensor> trained_parameters() const {
-    std::vector<torch::Tensor> parameters = model.model->parameters();
+    std::vector<torch::Tensor> parameters = distinct_parameters(*model.model);
     std::erase_if(parameters, [](const torch::Tensor& parameter) { return !parameter.requires_grad(); });
     return parameters;
   }
@@ -182,7 +183,7 @@ void print_transforms(const char* title, const std::vector<std::string>& texts) 
 }
 
 void print_plan(const TrainCommand& command) {
-  const auto parameters = command.model.model->parameters();
+  const auto parameters = distinct_parameters(*command.model.model);
   const auto trained = command.trained_parameters();
   const std::int64_t numbers = numbers_of(parameters);
   const std::int64_t frozen = numbers - numbers_of(trained);

@@ -12,6 +12,7 @@
 #include "base/printable.h"
 #include "lockstep/c10d/process_groups.h"
 #include "lockstep/image/folder_index.h"
+#include "lockstep/nn/as_module.h"
 #include "lockstep/nn/fast_batch_norm.h"
 #include "lockstep/nn/fast_convolution.h"
 #include "lockstep/trainer/trainer.h"
@@ -175,7 +176,7 @@ int evaluate(EvaluateCommandOptions& o, options::Table& table) {
   }
   if (model.num_classes <= kMostConfusionClasses) settings.confusion_classes = model.num_classes;
   data::DataLoader loader(data.test, test_loader_options(training, device, training.test_batch_size));
-  torch::optim::SGD optimizer(model.model->parameters(), 0.0);  // a Trainer needs one; it makes no step
+  torch::optim::SGD optimizer(distinct_parameters(*model.model), 0.0);  // a Trainer needs one; it makes no step
   std::optional<ResultFile> out;  // now: where it cannot be written, nobody waits for the evaluation
   if (get_rank() == 0) out.emplace(o.output);
   use_fast_batch_norm();
