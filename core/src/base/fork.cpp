@@ -5,10 +5,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <array>
 #include <mutex>
 #include <set>
 #include <vector>
 
+#include "base/no_forks.h"
 #include "lockstep/base/fd.h"
 
 namespace lockstep {
@@ -22,6 +24,20 @@ std::mutex lists_mutex;
 ForkHandler* first_handler = nullptr;
 std::set<int>* guarded_descriptors = nullptr;
 std::vector<std::mutex*>* held_mutexes = nullptr;
+
+// For NoForks: each thread holds one of them, so threads seldom wait for each other. A fork holds all.
+std::array<std::mutex, 16> no_forks_mutexes;
+std::atomic<unsigned> next_no_forks{0};
+
+struct NoForksOfThread {
+  std::mutex& mutex = no_forks_mutexes[next_no_forks.fetch_add(1, std::memory_order_relaxed) % no_forks_mutexes.size()];
+  int depth = 0;
+};
+
+NoForksOfThread& no_forks_of_thread() {
+  thread_local NoForksOfThread of_thread;
+  return of_thread;
+}
 
 std::atomic<std::uint32_t> last_generation{0};
 
@@ -51,6 +67,7 @@ void replace_descriptors() {
 }
 
 void before_fork() {
+  for (std::mutex& mutex : no_forks_mutexes) mutex.lock();
   lists_mutex.lock();
   if (held_mutexes == nullptr) return;
   for (std::mutex* const mutex : *held_mutexes) mutex->lock();
@@ -62,6 +79,7 @@ void after_fork() {
     for (std::mutex* const mutex : *held_mutexes) mutex->unlock();
   }
   lists_mutex.unlock();
+  for (std::mutex& mutex : no_forks_mutexes) mutex.unlock();
 }
 
 }  // namespace
@@ -136,6 +154,17 @@ ForkHandler::~ForkHandler() {
   if (!listed_) return;
   (before_ != nullptr ? before_->after_ : first_handler) = after_;
   if (after_ != nullptr) after_->before_ = before_;
+}
+
+NoForks::NoForks() {
+  (void)process_generation();
+  NoForksOfThread& of_thread = no_forks_of_thread();
+  if (of_thread.depth++ == 0) of_thread.mutex.lock();
+}
+
+NoForks::~NoForks() {
+  NoForksOfThread& of_thread = no_forks_of_thread();
+  if (--of_thread.depth == 0) of_thread.mutex.unlock();
 }
 
 void hold_during_forks(std::mutex& mutex) {

@@ -8,6 +8,8 @@
 
 #include <algorithm>
 
+#include "base/no_forks.h"
+
 namespace lockstep::comm::handshake {
 namespace {
 
@@ -28,9 +30,17 @@ void keep_openssl_at_exit() {
 }
 
 std::string tls_key(std::string_view key, std::string_view place) {
+  const NoForks during_calls;
   keep_openssl_at_exit();
-  const std::string extracted = hmac_sha256(std::string(kKeyBytes, '\0'), key);
-  return hmac_sha256(extracted, std::string("lockstep store tls 1.3 ").append(place).append(1, '\1'));
+  std::string extracted = hmac_sha256(std::string(kKeyBytes, '\0'), key);
+  std::string made = hmac_sha256(extracted, std::string("lockstep store tls 1.3 ").append(place).append(1, '\1'));
+  wipe(extracted);
+  return made;
+}
+
+void wipe(std::string& key) {
+  ::OPENSSL_cleanse(key.data(), key.size());
+  key.clear();
 }
 
 Status check_job_key(std::string_view key) {
@@ -42,6 +52,7 @@ Status check_job_key(std::string_view key) {
 }
 
 Result<std::string> make_key() {
+  const NoForks during_calls;
   keep_openssl_at_exit();
   std::string key(kKeyBytes, '\0');
   if (::RAND_bytes(reinterpret_cast<unsigned char*>(key.data()), static_cast<int>(key.size())) != 1) {

@@ -39,6 +39,8 @@ void keep_openssl_at_exit();
 Result<std::string> make_key();
 // The key of TLS: HKDF-SHA256 (RFC 5869) of the job's key, with a label and the place.
 std::string tls_key(std::string_view key, std::string_view place);
+// Empties a key, and overwrites the memory that it was in.
+void wipe(std::string& key);
 
 enum class KeySource : std::uint8_t { kStore = 0, kJob = 1, kUser = 2 };
 

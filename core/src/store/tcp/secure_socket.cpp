@@ -13,6 +13,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/no_forks.h"
 #include "base/poll.h"
 #include "lockstep/base/fork.h"
 #include "store/tcp/handshake.h"
@@ -35,12 +36,22 @@ using secure_socket_detail::Owned;
 
 struct SecureSocket::State {
   Fd fd;
-  std::string key;  // empty after the handshake
+  std::string key;  // wiped after the handshake
   std::vector<std::string> places;
   std::string early;     // read from the socket, not yet by OpenSSL
   bool blocked = false;  // the last call has met a socket that was not ready
   bool is_gone = false;  // the other side has closed
   Owned<SSL> ssl = nullptr;
+
+  State(Fd socket, std::string job_key, std::vector<std::string> own_places, std::string hello)
+      : fd(std::move(socket)), key(std::move(job_key)), places(std::move(own_places)), early(std::move(hello)) {}
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+  ~State() {
+    handshake::wipe(key);
+    const NoForks during_call;
+    ssl.reset();
+  }
 
   // OpenSSL's own functions for sockets may raise SIGPIPE.
   static int read(BIO* bio, char* data, int bytes);
@@ -73,7 +84,7 @@ Status tls_failed() {
 // The key of one connection as TLS has it: a session that both sides seem to have had before.
 SSL_SESSION* session_of(SSL* ssl, const std::string& key, std::string_view place) {
   constexpr std::array<unsigned char, 2> kAes128GcmSha256{0x13, 0x01};
-  const std::string secret = handshake::tls_key(key, place);
+  std::string secret = handshake::tls_key(key, place);
   Owned<SSL_SESSION> session(::SSL_SESSION_new());
   const SSL_CIPHER* const cipher = ::SSL_CIPHER_find(ssl, kAes128GcmSha256.data());
   const bool made = session != nullptr && cipher != nullptr &&
@@ -81,6 +92,7 @@ SSL_SESSION* session_of(SSL* ssl, const std::string& key, std::string_view place
                                                   secret.size()) == 1 &&
                     ::SSL_SESSION_set_cipher(session.get(), cipher) == 1 &&
                     ::SSL_SESSION_set_protocol_version(session.get(), TLS1_3_VERSION) == 1;
+  handshake::wipe(secret);
   return made ? session.release() : nullptr;
 }
 
@@ -145,6 +157,7 @@ int SecureSocket::State::find_session(SSL* ssl, const unsigned char* identity, s
 
 template <typename Call>
 int SecureSocket::State::run(Call call) {
+  const NoForks during_call;
   blocked = false;
   const int done = call(ssl.get());
   if (done <= 0 && !blocked) ::ERR_clear_error();  // it is the thread's, and says no more than `is_gone`
@@ -206,9 +219,10 @@ Result<SecureSocket> SecureSocket::server(Fd fd, std::string key, std::vector<st
     Tls tls = make_tls(&State::read, &State::write, &State::use_session, &State::find_session);
   };
   static constinit OfProcess<Shared> shared;
+  auto state = std::make_unique<State>(std::move(fd), std::move(key), std::move(places), std::move(hello));
+  const NoForks during_calls;
   const Tls& tls = shared.get().tls;
   if (!tls.ok) return tls_failed();
-  std::unique_ptr<State> state(new State{std::move(fd), std::move(key), std::move(places), std::move(hello)});
   state->ssl.reset(::SSL_new(tls.context.get()));
   BIO* const bio = state->ssl == nullptr ? nullptr : ::BIO_new(tls.method.get());
   if (bio == nullptr) return tls_failed();
@@ -231,7 +245,7 @@ Status gone() {
 Result<bool> SecureSocket::shake_hands() {
   const int done = state_->run(::SSL_do_handshake);
   if (done == 1 && ::SSL_session_reused(state_->ssl.get()) == 1) {
-    state_->key.clear();
+    handshake::wipe(state_->key);
     return true;
   }
   if (done != 1 && state_->blocked) return false;

@@ -31,9 +31,14 @@ Result<AddressList> resolve(const Endpoint& endpoint, int flags) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = flags | AI_NUMERICSERV;
   addrinfo* list = nullptr;
-  const int error = ::getaddrinfo(endpoint.host.c_str(), std::to_string(endpoint.port).c_str(), &hints, &list);
+  const auto find = [&](int how) {
+    hints.ai_flags = how | AI_NUMERICSERV;
+    return ::getaddrinfo(endpoint.host.c_str(), std::to_string(endpoint.port).c_str(), &hints, &list);
+  };
+  // Numbers need none of the C library's locks, which another thread may have held when this process was forked.
+  int error = find((flags & ~AI_ADDRCONFIG) | AI_NUMERICHOST);
+  if (error == EAI_NONAME) error = find(flags);
   if (error == EAI_SYSTEM || error == EAI_MEMORY) {
     return Status::from_errno(fmt::format("cannot look up host '{}'", endpoint.host),
                               error == EAI_MEMORY ? ENOMEM : errno);
