@@ -18,6 +18,7 @@
 #include <set>
 #include <utility>
 
+#include "base/no_forks.h"
 #include "lockstep/base/fd.h"
 #include "lockstep/base/mutex.h"
 
@@ -88,6 +89,7 @@ std::string host_name() {
 }
 
 Result<std::string> boot_id() {
+  const NoForks while_locked;
   static Mutex mutex;
   static std::string& known = *new std::string;
   MutexLock lock(mutex);

@@ -1,9 +1,13 @@
 // Stores in forks of the process that made them.
 #include <gtest/gtest.h>
 
+#include <array>
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <thread>
+#include <vector>
 
 #include "lockstep/store/file_store.h"
 #include "lockstep/store/rendezvous.h"
@@ -42,6 +46,27 @@ TEST(StoreForks, TheParentsServerServesOn) {
   EXPECT_EQ(store->num_keys().value(), 2);
   EXPECT_EQ(test::in_fork([&]() -> int { std::exit(5); }), 5);
   EXPECT_TRUE(store->set("after", "2").ok());
+}
+
+// The other threads often hold locks that a connection needs. Takes 1 s.
+TEST(StoreForks, ForksOfABusyServersProcessConnect) {
+  auto server = TcpStoreServer::start({}).value();
+  std::atomic<bool> stop{false};
+  std::vector<std::jthread> clients;
+  for (int i = 0; i < 4; ++i) {
+    clients.emplace_back([&] {
+      while (!stop) EXPECT_TRUE(connect(*server)->set("busy", "1").ok());
+    });
+  }
+  for (int round = 0; round < 40; ++round) {
+    std::array<pid_t, 5> children{};
+    for (pid_t& child : children) {
+      child = test::fork_to([&] { return connect(*server)->set("by a fork", "1").ok() ? 0 : 1; });
+    }
+    for (const pid_t child : children) EXPECT_EQ(test::end_of(child), 0);
+    if (testing::Test::HasFailure()) break;
+  }
+  stop = true;
 }
 
 // The descriptors that a fork inherits keep neither the port nor the connections alive.
