@@ -222,7 +222,7 @@ TEST(TrainerUnit, EvaluatesTheBestAveragesOfLayersThatShareAParameter) {
   torch::manual_seed(1);
   const torch::nn::Linear shared(6, 6);
   Net net(shared, shared, torch::nn::Linear(6, kClasses));
-  torch::optim::SGD optimizer(net->parameters(), 0.05);
+  torch::optim::SGD optimizer(distinct_parameters(*net), 0.05);
   data::DataLoader train(Sines(60), {.batch_size = 4});
   data::DataLoader test(Sines(31), {.batch_size = 4, .exact = true});
   Trainer trainer(net, optimizer, {.epochs = 2, .ema_decay = 0.5, .checkpoint_dir = folder.path()});

@@ -1,4 +1,5 @@
-// A program that calls spawn: spawning_program COMMAND. Rank 0 runs the shell's command, then both ranks sleep.
+// A program that calls spawn: spawning_program COMMAND. Rank 1, which starts last, runs the shell's command; both ranks
+// sleep.
 #include <unistd.h>
 
 #include <cstdio>
@@ -12,7 +13,7 @@ int main(int argc, char** argv) {
   options.nprocs = 2;
   const lockstep::Status ended = lockstep::launch::spawn(
       [&](int rank) {
-        if (rank == 0 && std::system(argv[1]) != 0) std::exit(3);
+        if (rank == 1 && std::system(argv[1]) != 0) std::exit(3);
         sleep(600);
       },
       options);
