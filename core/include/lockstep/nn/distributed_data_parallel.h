@@ -137,7 +137,7 @@ class DistributedDataParallel {
   // In place of a forward and a backward pass, on a rank that has no samples in this step while other ranks have: takes
   // part in their backward pass, without calling the model. Afterwards this rank has the same gradients and buffers as
   // the others, and takes the same step of the optimizer. It counts as zero in the mean. Micro-batches that it has had
-  // in this step (no_sync) count; under a guard of no_sync the call does nothing. Collective with backward() of the
+  // in this step (no_sync) count; under a guard of no_sync the call sends nothing. Collective with backward() of the
   // other ranks. A c10::ValueError for synchronised batch normalisation in training mode, whose forward pass is
   // collective too, and for a shared parameter. Not for models that replace buffers in forward(): change them in place.
   void pass_without_input() { replica_.pass_without_input(); }
