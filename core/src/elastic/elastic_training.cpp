@@ -257,7 +257,7 @@ bool ElasticTraining::recover(const std::exception_ptr& why) {
   log::info(fmt::format("ElasticTraining: after {} steps: {}", done_, last_death_));
   note_changes();
   caught_up_ = false;
-  bool lost = newcomers_ != nullptr && std::exchange(newcomers_->are_joining, false);
+  bool lost = false;
   while (true) {
     try {
       reconfigure({.timeout = options_.timeout});
@@ -267,6 +267,7 @@ bool ElasticTraining::recover(const std::exception_ptr& why) {
       return false;
     }
     ++recoveries_;
+    if (newcomers_ && std::exchange(newcomers_->are_joining, false)) lost = true;  // also one of the last time round
     lost = lost || get_world_size() < world_size_;
     world_size_ = get_world_size();
     Survey all;
