@@ -1,5 +1,5 @@
 // Where the time of ranks goes, and for which rank the others wait, from the recorders of one machine's ranks. A
-// collective begins to move data when the last rank has called it. What a rank waits before that is for that rank.
+// collective begins to move data when the last rank has called it. Until then the others wait for that rank.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +41,7 @@ class Waits {
   // `records` outlive this.
   explicit Waits(std::span<const RankRecord> records);
 
-  // Of one rank's time from `begin` to `end`; without steps and input.
+  // The parts of one rank's time from `begin` to `end`, without its steps and input.
   TimeSplit split(std::size_t record, std::uint64_t begin, std::uint64_t end) const;
   // Of the steps that lie within the recorded operations; without two such steps, of the recorded time.
   TimeSplit split(std::size_t record) const;
@@ -72,8 +72,8 @@ struct Laggard {
   bool has_others = false;   // Waits::has_others
 };
 
-// There is one if its cost is `least` or more, and if at least two thirds of all such waits were for this rank.
-// Ranks that come last in turns are none. Fewer than 20 collectives tell nothing.
+// A rank is slow if its cost is `least` or more, and if at least two thirds of all such waits were for this rank.
+// Ranks that come last in turns are not slow. Fewer than 20 collectives tell nothing.
 std::optional<Laggard> find_laggard(std::span<const RankRecord> records, double least);
 
 // "rank 3 (pid 4711 on b) came last to 97 of the last 100 collectives, in the median by 12 ms: ...".

@@ -19,8 +19,8 @@
 //
 // The communicator: these calls make up to three times MPI_Igather and MPI_Ibcast on it. Its error handler is
 // MPI_ERRORS_RETURN during the call. Afterwards the program uses it as before, and may free it. If a rank does not come
-// before the timeout, one of these stays under way: messages and blocking collectives still work, and a second call is
-// refused.
+// before the timeout, one MPI_Igather or MPI_Ibcast stays under way: messages and blocking collectives still work, and
+// a second call is refused.
 #pragma once
 
 #include <mpi.h>

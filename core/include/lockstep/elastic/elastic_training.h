@@ -212,7 +212,7 @@ class ElasticTraining {
   std::int64_t steps_done() const { return done_; }
   // How often the world was formed anew.
   int recoveries() const { return recoveries_; }
-  // The error that told this rank of the last death; empty: of none.
+  // The error that told this rank of the last death; empty if nobody has died.
   const std::string& last_death() const { return last_death_; }
 
  private:

@@ -117,10 +117,11 @@ class FiniteCheck {
   // The names of tensors whose values are not finite, as text; empty: none.
   std::string bad_gradients() const;
   std::string bad_parameters() const;
-  // The hashes of what is compared; empty: nothing is compared now.
+  // The hashes of the compared tensors; empty if this step compares nothing.
   std::vector<double> own_hashes(bool compares) const;
   std::vector<NamedParameter> compared() const;
-  // Collective where the numbers differ, which come from the hashes of each rank.
+  // Does nothing if the ranks' hashes agree. If they differ: collective, and throws an error that names the first
+  // tensor that differs.
   void refuse_drift(const std::vector<double>& by_rank, const std::vector<double>& hashes);
   // `found`: what this rank has found beside its loss. `next`: what is to be read later.
   bool decide(double loss, std::string found, std::shared_ptr<Late> next = nullptr);

@@ -152,7 +152,7 @@ class Replica {
   std::vector<torch::TensorOptions> known_options_;  // converted parameters lose their hooks
   // Those that were sent then. Converted ones are packed in another dtype.
   std::vector<std::pair<torch::Tensor, torch::TensorOptions>> known_buffers_;
-  // The module's when present_tensors() last looked. A view (as_module) keeps these, any other module is asked again.
+  // The module's tensors when present_tensors() last looked. Only a view (as_module) is taken to keep them.
   std::optional<Tensors> present_;
   std::unique_ptr<Reducer> reducer_;
   std::shared_ptr<CommHook> comm_hook_;

@@ -35,7 +35,7 @@ class SecureSocket {
   // Goes on with the handshake, without waiting. True: it is done. kPermission: the sides disagree about the key or the
   // place; the other side has been told. kUnavailable: the other side has closed.
   Result<bool> shake_hands();
-  // The same, until it is done.
+  // Goes on with the handshake until it is done.
   Status shake_hands(Deadline deadline);
 
   // At most as many bytes as there is room for, without waiting. 0: nothing is there now. With room for 16 KiB nothing
