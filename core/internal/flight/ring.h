@@ -13,9 +13,9 @@ namespace lockstep::flight {
 
 inline constexpr std::uint64_t kMagic = 0x5448474c4650534c;  // "LSPFLGHT"
 inline constexpr std::uint32_t kVersion = 2;
-inline constexpr std::size_t kEntries = 1024;  // operations, of which the last ones are kept
+inline constexpr std::size_t kEntries = 1024;  // the ring keeps as many of the last operations
 inline constexpr std::size_t kGroups = 64;
-inline constexpr std::size_t kSteps = 128;  // of the training, of which the last ones are kept
+inline constexpr std::size_t kSteps = 128;  // the ring keeps as many of the training's last steps
 inline constexpr std::size_t kTexts = 1024;
 inline constexpr std::size_t kTextBytes = 64;
 

@@ -61,7 +61,7 @@ struct FiniteCheckOptions {
   std::int64_t compare_every = 0;
   // Buffers too. The running statistics of batch normalisation differ within a step, so this is for models without.
   bool compare_buffers = false;
-  // Parameters and buffers that are not compared: those of DistributedDataParallelOptions::ignored_parameters.
+  // Parameters and buffers that may differ: give what DistributedDataParallelOptions::ignored_parameters has.
   std::vector<IgnoredTensor> ignored_parameters = {};
 };
 

@@ -100,7 +100,7 @@ struct JobOptions {
   // port; nullopt: nowhere.
   std::optional<int> metrics_port{};
   std::string metrics_address = loopback_address();
-  // A line says which rank is slow for long, if the others wait for it for so many percent of the time. 0: none does.
+  // From how many percent of the time on the launcher names a rank for which the others wait. 0: it never does.
   double slow_rank = 10;
   NodesOptions nodes{};
   StreamChoice redirects{};

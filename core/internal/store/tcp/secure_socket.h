@@ -23,8 +23,9 @@ class SecureSocket {
   SecureSocket(SecureSocket&& other) noexcept;
   SecureSocket& operator=(SecureSocket&& other) noexcept;
 
-  // The two ends of a connected, non-blocking socket, before the handshake. The key is that of the job, and a place the
-  // server's address (place_of() in socket.h): the handshake fails unless the client's is among the server's.
+  // client() and server() make the two ends of a connected, non-blocking socket, before the handshake. `key` is the
+  // job's key. A place is a server's address (place_of() in socket.h). The handshake fails unless the client's place is
+  // among the server's places.
   static Result<SecureSocket> client(Fd fd, std::string key, std::string place);
   // `hello`: what has been read from the socket.
   static Result<SecureSocket> server(Fd fd, std::string key, std::vector<std::string> places, std::string hello);

@@ -81,7 +81,7 @@ class RankNumbers {
 
 class RankWatch {
  public:
-  // Opens the port of --metrics-port, and says where it is. Errors are those of MetricsServer::listen().
+  // Opens the port of --metrics-port, and tells the user its address. Fails as MetricsServer::listen() does.
   static Result<std::unique_ptr<RankWatch>> start(const JobOptions& options, Console& console);
 
   void begin_attempt(const JobSpec& job);

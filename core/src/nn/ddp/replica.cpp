@@ -184,7 +184,7 @@ Replica::Tensors Replica::tensors_of_module() const {
 }
 
 // A model that is no torch::nn::Module may have got other tensors, which then need a new view. If it has not, the
-// view's lists are those of the last pass.
+// view still has the tensors of the last pass.
 const Replica::Tensors& Replica::present_tensors() {
   const auto* const view = dynamic_cast<const nn_detail::ModelView*>(module_.get());
   std::shared_ptr<torch::nn::Module> renewed = view ? view->renewed() : nullptr;

@@ -14,9 +14,9 @@ std::vector<double> hashes_of(const std::vector<NamedParameter>& tensors);
 // One number, of the same kind, for all of them.
 double hash_of(const std::vector<double>& hashes);
 
-// `by_rank`: a number of each rank. Empty: all are the same. Else, as the end of a sentence, which ranks have another
-// number than the majority: "of rank(s) 2 is not that of the other 4 ranks". Without a majority which ranks have the
-// same one: "is not the same on all ranks: 0, 3 | 1, 2".
+// `by_rank`: a number of each rank. Returns an empty text if all numbers are equal. Otherwise the end of a sentence.
+// With a majority it names the ranks outside: "of rank(s) 2 is not that of the other 4 ranks". Without a majority it
+// groups ranks of equal numbers: "is not the same on all ranks: 0, 3 | 1, 2".
 std::string who_differs(const std::vector<double>& by_rank);
 
 }  // namespace lockstep::nn_detail

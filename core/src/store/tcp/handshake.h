@@ -6,7 +6,7 @@
 //                      is the key's identity too. X25519 or P-256 makes the keys of each connection fresh.
 //   server -> client   kWelcome, encrypted: the server counts this client
 //
-// The place is that of the server as each side sees it (place_of() in socket.h). So a program at another port that
+// The place is the server's address as each side sees it (place_of() in socket.h). So a program at another port that
 // passes the bytes on to the store convinces neither side, and gets no proven connection.
 //
 // A store without a job key uses one of its own, which it gives to processes of its user on its machine (key_server.h),
