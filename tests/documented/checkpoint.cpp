@@ -7,7 +7,6 @@
 #include "lockstep/c10d/distributed.h"
 #include "lockstep/c10d/objects.h"
 #include "lockstep/checkpoint/checkpoint_manager.h"
-#include "lockstep/checkpoint/distributed_checkpoint.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/torch_file.h"
 #include "lockstep/data/data_loader.h"
@@ -116,11 +115,6 @@ using data::DataLoader;
                                  const c10::impl::GenericDict& saved) {
   run.insert("scheduler", checkpoint::state_dict(scheduler));
   checkpoint::load_state_dict(scheduler, saved.at("scheduler"));
-}
-
-[[maybe_unused]] void distributed(models::ResNet& net) {
-  const auto run = checkpoint::read_distributed_checkpoint("checkpoint/step-100").toGenericDict();
-  checkpoint::load_state_dict(*net, checkpoint::to_state_dict(run.at("model")));
 }
 
 }  // namespace
