@@ -94,12 +94,12 @@ std::filesystem::path TrainCommandReport::folder(const TrainCommandOptions& opti
 }
 
 TrainCommandReport::TrainCommandReport(const TrainCommandOptions& options, std::filesystem::path folder,
-                                       std::vector<std::string> classes, bool is_newcomer, WorstSamples* worst,
+                                       std::vector<std::string> classes, bool is_newcomer, bool evaluates,
                                        const torch::nn::Module* model)
     : options_(options),
       folder_(std::move(folder)),
       classes_(std::move(classes)),
-      worst_(worst),
+      has_evaluations_(evaluates),
       model_(model),
       shows_(!is_newcomer && get_rank() == 0),
       draws_(shows_ && ::isatty(STDERR_FILENO) != 0),
@@ -217,9 +217,8 @@ bool TrainCommandReport::shows_weights_after(std::int64_t epoch) const {
   return epoch % every == 0 || epoch + 1 == options_.epochs;
 }
 
-std::int64_t TrainCommandReport::begin_test_batch(std::int64_t epoch, std::int64_t batches) {
+void TrainCommandReport::begin_test_batch(std::int64_t epoch, std::int64_t batches) {
   if (!std::exchange(evaluates_, true)) progress_->begin("test", epoch, batches);
-  return test_batches_++;
 }
 
 // Without the loss: that of the evaluation is the mean over all ranks, and comes at its end.
@@ -228,11 +227,6 @@ void TrainCommandReport::end_test_batch(std::int64_t samples) {
 }
 
 void TrainCommandReport::evaluation(const Evaluation& found) {
-  test_batches_ = 0;
-  if (worst_ != nullptr) {
-    unlogged_ = worst_->take();
-    unlogged_epoch_ = found.epoch;
-  }
   if (!shows_) return;
   start(found.epoch + 1, found.step);
   // report.html shows numbers in percent by their names: those with "accuracy" in them or "top" at their beginning
@@ -250,7 +244,6 @@ void TrainCommandReport::evaluation(const Evaluation& found) {
     const torch::Tensor counts = found.confusion.cpu().contiguous();
     log_.confusion(found.epoch, {counts.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(counts.numel())});
   }
-  if (found.is_best) log_worst();
   std::string results = fmt::format("loss {:.4f}", found.loss);
   if (!found.accuracies.empty()) results += fmt::format(", accuracy {:.2f} %", 100 * found.accuracies[0]);
   for (std::size_t i = 0; i < more.size() && i + 1 < found.accuracies.size(); ++i) {
@@ -259,14 +252,6 @@ void TrainCommandReport::evaluation(const Evaluation& found) {
   if (found.is_best) results += ", the best so far";
   if (std::exchange(evaluates_, false) && draws_) return progress_->end(results);
   print(fmt::format("epoch {}/{}: test {}", found.epoch + 1, options_.epochs, results));
-}
-
-// Pictures take some KB each, so only the best evaluations and the last one are logged.
-void TrainCommandReport::log_worst() {
-  if (!unlogged_) return;
-  log_.worst_samples(unlogged_epoch_, unlogged_->samples);
-  show_worst(summary_, unlogged_epoch_, unlogged_->samples);
-  unlogged_.reset();
 }
 
 void TrainCommandReport::take_over() {
@@ -294,10 +279,8 @@ void TrainCommandReport::let_go() {
 // ones.
 void TrainCommandReport::recovery(const RecoveryReport& recovery) {
   evaluates_ = false;
-  test_batches_ = 0;
   epoch_ = -1;
   recovered_ = recovery.step > 0;
-  if (worst_ != nullptr) worst_->forget();
   if (get_rank() != 0 && shows_) let_go();
   barrier();  // nobody writes to the folder now
   if (get_rank() != 0) return;
@@ -365,7 +348,7 @@ void TrainCommandReport::print_end(const TrainingResult& result) {
 void TrainCommandReport::print_model(const TrainingResult& result) {
   const std::filesystem::path file = folder_ / kModelName;
   std::error_code ignored;
-  if (!options_.save || (worst_ != nullptr ? !result.best_metric : result.epochs == 0) ||
+  if (!options_.save || (has_evaluations_ ? !result.best_metric : result.epochs == 0) ||
       !std::filesystem::exists(file, ignored)) {
     return;
   }
@@ -384,7 +367,6 @@ void TrainCommandReport::end(const TrainingResult& result, const std::vector<dat
   print_model(result);
   if (!shows_ || (!started_ && !recovered_)) return;
   start(result.epochs, result.steps);
-  log_worst();
   // An interrupted run has no end: its report says so, until it is resumed.
   if (result.end != TrainingEnd::kInterrupted) {
     log_.end();
@@ -407,7 +389,6 @@ void TrainCommandReport::fail(const std::string& error, std::int64_t epoch, std:
   if (!shows_ || (!started_ && step == 0 && has_earlier_steps())) return;
   start(epoch, step);
   print_corrupt(corrupt);
-  log_worst();
   log_.fail(error);
   write_page();
 }
