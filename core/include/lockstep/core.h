@@ -20,7 +20,6 @@
 #include "lockstep/data/iterable_dataset.h"          // IWYU pragma: export
 #include "lockstep/data/samplers.h"                  // IWYU pragma: export
 #include "lockstep/data/tensor_dataset.h"            // IWYU pragma: export
-#include "lockstep/data/torch_dataset.h"             // IWYU pragma: export
 #include "lockstep/data/views.h"                     // IWYU pragma: export
 #include "lockstep/elastic/elastic_training.h"       // IWYU pragma: export
 #include "lockstep/elastic/micro_batch_loader.h"     // IWYU pragma: export

@@ -75,7 +75,7 @@ std::vector<PlaceOptions> all_orders() {
       options.shuffle = false;
       options.sampler = std::make_shared<WeightedSampler>(std::vector<double>(12, 1.0), 12);
       all.push_back(options);
-      options.sampler = std::make_shared<LengthBucketSampler>(Row{5, 3, 5, 3, 1, 1, 2, 2, 9, 9, 9, 9});
+      options.sampler = std::make_shared<WeightedSampler>(std::vector<double>(12, 1.0), 12, Replacement::kWithout);
       all.push_back(options);
       options.sampler = nullptr;
       options.batch_size = 1;
