@@ -372,11 +372,6 @@ void TrainCommandReport::end(const TrainingResult& result, const std::vector<dat
     log_.end();
   }
   write_page();
-  const std::filesystem::path profile = folder_ / kProfileName;
-  std::error_code ignored;
-  if (options_.profile_steps > 0 && std::filesystem::exists(profile, ignored)) {
-    print(fmt::format("profile: {} (for ui.perfetto.dev or chrome://tracing)", profile.native()));
-  }
 }
 
 bool TrainCommandReport::has_earlier_steps() const {
