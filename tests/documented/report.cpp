@@ -52,14 +52,10 @@ double train_on(const Batch& batch) {
   }
 }
 
-[[maybe_unused]] void tensorboard(int rank, double loss, std::int64_t step, std::span<const float> weights,
-                                  const data::Image& picture) {
+[[maybe_unused]] void tensorboard(int rank, double loss, std::int64_t step) {
   SummaryWriter writer;
   if (rank == 0) writer = data::value_or_throw(SummaryWriter::open("runs/first"));
   writer.add_scalar("loss/train", loss, step);
-  writer.add_image("samples/first", picture, step);
-  writer.add_histogram("weights/conv1", weights, step);
-  writer.add_text("notes", "learning rate **halved**", step);
 }
 
 [[maybe_unused]] void confusion(RunLog& log, std::int64_t epoch) {

@@ -198,7 +198,7 @@ void print_plan(const TrainCommand& command) {
 
 int train(TrainCommand& command, TrainerOptions settings, const std::filesystem::path& output) {
   TrainCommandReport report(command.options, output, command.pictures.classes, command.is_newcomer,
-                            command.test.has_value(), command.model.model.get());
+                            command.test.has_value());
   settings.callbacks = report.callbacks();
   std::optional<Trainer> trainer;
   const auto step = [&](data::Example& batch) {

@@ -27,8 +27,6 @@ namespace {
 
 // On devices reading a loss waits for them, so few steps are read.
 constexpr std::int64_t kStepsOfDevices = 20;
-// Histograms take some KB for each layer, so a training has at most about so many of each.
-constexpr std::int64_t kMostHistograms = 20;
 
 // All options by their names in config.yaml. Their values are the defaults of a schema that is made now.
 report::Values values_of(TrainCommandOptions options) {
@@ -54,27 +52,6 @@ std::string counted(std::int64_t number, const char* noun) {
   return fmt::format("{} {}{}", number, noun, number == 1 ? "" : "s");
 }
 
-// How many values of a tensor are counted. A million take 50 ms, and these are enough for the shape of a histogram.
-constexpr std::int64_t kMostCounted = 10'000;
-
-torch::Tensor some_values(const torch::Tensor& weights) {
-  const torch::Tensor flat = weights.detach().flatten();
-  return flat.slice(0, 0, flat.numel(), ceil_divide(std::max<std::int64_t>(1, flat.numel()), kMostCounted))
-      .to(torch::kCPU, torch::kFloat)
-      .contiguous();
-}
-
-// Histograms of the weights of layers; not of biases and norms. Of a large tensor some values stand for all.
-void show_weights(report::SummaryWriter& summary, std::int64_t epoch, const torch::nn::Module& model) {
-  for (const auto& item : model.named_parameters()) {
-    const torch::Tensor& weights = item.value();
-    if (!weights.defined() || weights.dim() < 2 || !weights.is_floating_point()) continue;
-    const torch::Tensor values = some_values(weights);
-    summary.add_histogram("weights/" + item.key(),
-                          {values.const_data_ptr<float>(), static_cast<std::size_t>(values.numel())}, epoch);
-  }
-}
-
 // As trainer_options() gives them to the Trainer, behind 1.
 std::vector<std::int64_t> more_than_one(std::vector<std::int64_t> top_k) {
   std::erase_if(top_k, [](std::int64_t k) { return k <= 1; });
@@ -94,13 +71,11 @@ std::filesystem::path TrainCommandReport::folder(const TrainCommandOptions& opti
 }
 
 TrainCommandReport::TrainCommandReport(const TrainCommandOptions& options, std::filesystem::path folder,
-                                       std::vector<std::string> classes, bool is_newcomer, bool evaluates,
-                                       const torch::nn::Module* model)
+                                       std::vector<std::string> classes, bool is_newcomer, bool evaluates)
     : options_(options),
       folder_(std::move(folder)),
       classes_(std::move(classes)),
       has_evaluations_(evaluates),
-      model_(model),
       shows_(!is_newcomer && get_rank() == 0),
       draws_(shows_ && ::isatty(STDERR_FILENO) != 0),
       world_size_(get_world_size()),
@@ -199,7 +174,6 @@ void TrainCommandReport::epoch(const EpochReport& epoch) {
   log_.epoch(epoch.epoch, {.seconds = epoch.seconds, .samples = epoch.samples, .scalars = {{"loss", epoch.loss}}});
   summary_.add_scalar("epoch/train_loss", epoch.loss, epoch.epoch);
   summary_.add_scalar("epoch/samples_per_second", static_cast<double>(epoch.samples) / epoch.seconds, epoch.epoch);
-  if (shows_weights_after(epoch.epoch)) show_weights(summary_, epoch.epoch, *model_);
   if (draws_) return progress_->end(stragglers);
   std::string line =
       fmt::format("epoch {}/{}: loss {:.4f}, lr {:.4g}, {:.1f} s, {:.0f} samples/s, {:.0f} % waiting for input",
@@ -209,12 +183,6 @@ void TrainCommandReport::epoch(const EpochReport& epoch) {
     line += fmt::format(", {:.0f} % for communication", 100 * epoch.communication_seconds / epoch.seconds);
   }
   print(line + (stragglers.empty() ? "" : "; " + stragglers));
-}
-
-bool TrainCommandReport::shows_weights_after(std::int64_t epoch) const {
-  if (model_ == nullptr) return false;
-  const std::int64_t every = ceil_divide(std::max<std::int64_t>(1, options_.epochs), kMostHistograms);
-  return epoch % every == 0 || epoch + 1 == options_.epochs;
 }
 
 void TrainCommandReport::begin_test_batch(std::int64_t epoch, std::int64_t batches) {

@@ -23,9 +23,9 @@ class TrainCommandReport {
 
   // Throws on rank 0 when it cannot write to the folder, or when another training does. `is_newcomer`: the process
   // waits for the place of a dead rank, and shows and writes nothing until then. `evaluates`: whether there are
-  // evaluations. `model`: whose weights TensorBoard shows; it must outlive this.
+  // evaluations.
   TrainCommandReport(const TrainCommandOptions& options, std::filesystem::path folder, std::vector<std::string> classes,
-                     bool is_newcomer, bool evaluates = false, const torch::nn::Module* model = nullptr);
+                     bool is_newcomer, bool evaluates = false);
 
   // Refer to this object.
   TrainerCallbacks callbacks();
@@ -56,7 +56,6 @@ class TrainCommandReport {
   // Collective: logs the times of every rank. Returns who makes the others wait, as text.
   std::string log_times(const EpochReport& epoch);
   bool has_earlier_steps() const;
-  bool shows_weights_after(std::int64_t epoch) const;
   void print_corrupt(const std::vector<data::CorruptFile>& corrupt);
   void print_end(const TrainingResult& result);
   void print_model(const TrainingResult& result);
@@ -66,7 +65,6 @@ class TrainCommandReport {
   std::filesystem::path folder_;
   std::vector<std::string> classes_;
   bool has_evaluations_;
-  const torch::nn::Module* model_;
   bool shows_;  // rank 0
   bool draws_;  // rank 0 on a terminal
   bool started_ = false;
