@@ -65,22 +65,6 @@ using data::DataLoader;
   auto best = manager.load_best();
 }
 
-[[maybe_unused]] void overlapped(torch::nn::Linear& net, torch::optim::SGD& optimizer, DataLoader& loader,
-                                 std::int64_t step) {
-  checkpoint::CheckpointManager manager("runs/a", {.asynchronous = true, .overlap_copy = true});
-  for (auto& [images, labels] : loader) {
-    optimizer.zero_grad();
-    torch::nll_loss(net->forward(images), labels).backward();
-    manager.wait_copied();
-    optimizer.step();
-    if (++step % 1000 != 0) continue;
-    checkpoint::Checkpoint state;
-    state.add_model(*net);
-    state.add_optimizer(optimizer);
-    manager.save(step, state);
-  }
-}
-
 // --- docs/interchange.md
 
 [[maybe_unused]] void weights() {
