@@ -23,6 +23,7 @@
 #include "trainer/command/command_parts.h"
 #include "trainer/command/command_report.h"
 #include "trainer/command/model_file.h"
+#include "trainer/command/use_of_model.h"
 
 namespace lockstep::trainer_detail {
 namespace {
@@ -262,11 +263,7 @@ int run(const TrainCommandOptions& options) {
 }  // namespace
 
 int run_train_command(const TrainCommandOptions& options) {
-  try {
-    return run(options);
-  } catch (const c10::Error& error) {  // what() has twenty lines of LibTorch's functions
-    throw std::runtime_error(plain_text(error));
-  }
+  return with_plain_errors([&] { return run(options); });
 }
 
 }  // namespace lockstep::trainer_detail
