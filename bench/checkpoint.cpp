@@ -87,58 +87,7 @@ std::vector<double> stall(const Options& options, bool asynchronous) {
   return seconds;
 }
 
-// A step of a training, which changes nothing that is saved. Products of matrices for about kStepSeconds.
-class Step {
- public:
-  Step() {
-    run(1);  // warm-up
-    const auto begin = Clock::now();
-    run(1);
-    times_ = std::max(1, static_cast<int>(kStepSeconds / seconds_since(begin)));
-  }
-  void run() { run(times_); }
-
- private:
-  static constexpr double kStepSeconds = 0.2;
-  void run(int times) {
-    for (int i = 0; i < times; ++i) torch::mm_out(product_, matrix_, matrix_);
-  }
-
-  torch::Tensor matrix_ = torch::randn({512, 512});
-  torch::Tensor product_ = torch::empty({512, 512});
-  int times_ = 1;
-};
-
-// How much longer a step takes, up to the moment when the optimizer may change the parameters, if a save begins before
-// it, which copies them beside the step and then writes.
-std::vector<double> overlapped_stall(const Options& options) {
-  constexpr double kLeast = 1e-5;  // differences have noise; a ratio needs a number above 0
-  torch::nn::Module model;
-  for (const auto& entry : make_state(options.mib)) model.register_parameter(entry.key(), *entry);
-  checkpoint::Checkpoint state;
-  state.add_model(model);
-  checkpoint::CheckpointManager manager(options.file, {.keep_last = 1, .asynchronous = true, .overlap_copy = true});
-  Step step;
-  std::int64_t number = 0;
-  manager.save(++number, state);
-  std::vector<double> seconds;
-  for (int i = 0; i < options.times; ++i) {
-    manager.wait();
-    const auto alone = Clock::now();
-    step.run();
-    const double usual = seconds_since(alone);
-    const auto begin = Clock::now();
-    manager.save(++number, state);
-    step.run();
-    manager.wait_copied();
-    seconds.push_back(std::max(seconds_since(begin) - usual, kLeast));
-  }
-  manager.wait();
-  return seconds;
-}
-
 std::vector<double> measure(const Options& options) {
-  if (options.measure == "overlapped") return overlapped_stall(options);
   if (options.measure == "load") return timed(options.times, [&] { load(options.file); });
   if (options.measure == "save") {
     const checkpoint::StateDict state = make_state(options.mib);
@@ -153,7 +102,7 @@ int main(int argc, char** argv) {
   Options options;
   CLI::App app;
   app.add_option("--measure", options.measure)
-      ->check(CLI::IsMember({"load", "save", "synchronous", "asynchronous", "overlapped"}))
+      ->check(CLI::IsMember({"load", "save", "synchronous", "asynchronous"}))
       ->required();
   app.add_option("--file", options.file)->required();
   app.add_option("--mib", options.mib);

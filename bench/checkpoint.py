@@ -5,8 +5,7 @@ Files are loaded from the cache of the file system, written by the peer, and eve
 the disk has a file that it saves; "flushed" peers do too. Lockstep's files have a checksum, those of safetensors have none.
 PyTorch can leave its CRC-32 out when it saves ("without CRC-32"), and map a file instead of copying it ("mapped").
 
-The stall of an asynchronous save is the time of save(). "Copied beside a step" (overlap_copy) is how much longer a step of
-200 ms takes in which a save begins, until wait_copied() has returned.
+The stall of an asynchronous save is the time of save().
 """
 
 from __future__ import annotations
@@ -77,14 +76,13 @@ class Bench:
 
     def stall(self) -> None:
         folder = self.tools.scratch / "runs"
-        ways = ["asynchronous", "overlapped", "synchronous"]
+        ways = ["asynchronous", "synchronous"]
         found = interleave({way: self.ours(way, folder) for way in ways}, self.rounds, self.outcome, "checkpoint stall")
         for name, samples in found.items():
             if name == "synchronous":
                 samples[None] = [MOST_STALL * value for value in samples[None]]
         limit = "5 % of a synchronous save"
         self.add("stall of an asynchronous save", found, "synchronous", limit, ours="asynchronous")
-        self.add("the same, copied beside a step", found, "synchronous", limit, ours="overlapped")
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -7,7 +7,6 @@
 #include "lockstep/c10d/distributed.h"
 #include "lockstep/c10d/objects.h"
 #include "lockstep/checkpoint/checkpoint_manager.h"
-#include "lockstep/checkpoint/distributed_checkpoint.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/torch_file.h"
 #include "lockstep/data/data_loader.h"
@@ -66,22 +65,6 @@ using data::DataLoader;
   auto best = manager.load_best();
 }
 
-[[maybe_unused]] void overlapped(torch::nn::Linear& net, torch::optim::SGD& optimizer, DataLoader& loader,
-                                 std::int64_t step) {
-  checkpoint::CheckpointManager manager("runs/a", {.asynchronous = true, .overlap_copy = true});
-  for (auto& [images, labels] : loader) {
-    optimizer.zero_grad();
-    torch::nll_loss(net->forward(images), labels).backward();
-    manager.wait_copied();
-    optimizer.step();
-    if (++step % 1000 != 0) continue;
-    checkpoint::Checkpoint state;
-    state.add_model(*net);
-    state.add_optimizer(optimizer);
-    manager.save(step, state);
-  }
-}
-
 // --- docs/interchange.md
 
 [[maybe_unused]] void weights() {
@@ -116,11 +99,6 @@ using data::DataLoader;
                                  const c10::impl::GenericDict& saved) {
   run.insert("scheduler", checkpoint::state_dict(scheduler));
   checkpoint::load_state_dict(scheduler, saved.at("scheduler"));
-}
-
-[[maybe_unused]] void distributed(models::ResNet& net) {
-  const auto run = checkpoint::read_distributed_checkpoint("checkpoint/step-100").toGenericDict();
-  checkpoint::load_state_dict(*net, checkpoint::to_state_dict(run.at("model")));
 }
 
 }  // namespace

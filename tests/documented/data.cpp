@@ -9,7 +9,6 @@
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/data_partitioner.h"
 #include "lockstep/data/tensor_dataset.h"
-#include "lockstep/data/torch_dataset.h"
 #include "lockstep/data/views.h"
 #include "lockstep/datasets/cifar.h"
 #include "lockstep/datasets/image_folder.h"
@@ -94,14 +93,10 @@ Sentence Sentences::get(std::int64_t index) const {
 }
 
 [[maybe_unused]] void any_sample(const std::shared_ptr<const Dataset>& dataset, const torch::Tensor& inputs,
-                                 const torch::Tensor& labels, const torch::Tensor& tokens,
-                                 void (*use)(torch::Tensor, torch::Tensor)) {
+                                 const torch::Tensor& labels) {
   auto parts = random_split(dataset, {0.9, 0.1}, /*seed=*/42);
   DataLoader train(parts[0], {.batch_size = 64, .shuffle = true});
   DataLoader rows(TensorDataset(inputs, labels), {.batch_size = 64});
-  DataLoaderOf named(TensorMapDataset({{"tokens", tokens}, {"label", labels}}), {.batch_size = 64});
-  for (TensorMap& batch : named) use(batch["tokens"], batch["label"]);
-  DataLoader mnist(from_torch(torch::data::datasets::MNIST("mnist")), {.batch_size = 64});
 }
 
 class Lines : public lockstep::data::IterableDatasetOf<std::string> {
@@ -116,14 +111,8 @@ class Lines : public lockstep::data::IterableDatasetOf<std::string> {
   }
 };
 
-[[maybe_unused]] void tensor_dataset_header(const torch::Tensor& inputs, const torch::Tensor& labels,
-                                            const torch::Tensor& tokens) {
+[[maybe_unused]] void tensor_dataset_header(const torch::Tensor& inputs, const torch::Tensor& labels) {
   TensorDataset train(inputs, labels);
-  TensorMapDataset corpus({{"tokens", tokens}, {"label", labels}});
-}
-
-[[maybe_unused]] void torch_dataset_header() {
-  DataLoader loader(from_torch(torch::data::datasets::MNIST("mnist")), {.batch_size = 64, .shuffle = true});
 }
 
 [[maybe_unused]] void cifar_header() {

@@ -52,26 +52,13 @@ double train_on(const Batch& batch) {
   }
 }
 
-[[maybe_unused]] void tensorboard(int rank, double loss, std::int64_t step, std::span<const float> weights,
-                                  const data::Image& picture) {
+[[maybe_unused]] void tensorboard(int rank, double loss, std::int64_t step) {
   SummaryWriter writer;
   if (rank == 0) writer = data::value_or_throw(SummaryWriter::open("runs/first"));
   writer.add_scalar("loss/train", loss, step);
-  writer.add_image("samples/worst", picture, step);
-  writer.add_histogram("weights/conv1", weights, step);
-  writer.add_text("notes", "learning rate **halved**", step);
 }
 
-[[maybe_unused]] void samples(RunLog& log, std::int64_t epoch, const std::vector<std::uint8_t>& bytes) {
-  // bytes: height x width x 3, uint8
-  const data::Image picture = data::image_from_packed(bytes, {.width = 224, .height = 224});
-  const std::vector<Sample> worst = {{.name = "val/cat/17.jpg",
-                                      .label = "cat",
-                                      .predicted = "dog",
-                                      .loss = 7.1,
-                                      .probability = 0.98,
-                                      .picture = &picture}};
-  log.worst_samples(epoch, worst);
+[[maybe_unused]] void confusion(RunLog& log, std::int64_t epoch) {
   log.confusion(epoch, std::vector<std::int64_t>{480, 20, 35, 465});  // cats: 480 right, 20 taken for dogs
 }
 

@@ -2,7 +2,7 @@
 
 interchange.py write FOLDER              writes values.pt, values-legacy.pt, values-legacy4.pt, values-protocol4.pt, values-deflated.pt,
                                          weights.safetensors, foreign.pt and foreign-legacy.pt with objects beside a model,
-                                         and a distributed checkpoint in the folder dcp, with the same in dcp.pt
+                                         and a distributed checkpoint as the file that dcp_to_torch makes of it, dcp.pt
 interchange.py compare FOLDER NAME...    compares each file with values.pt; NAME may end in .safetensors, or be dcp-copy.pt
 interchange.py train OPTIMIZER IN OUT FIRST STEPS ...   trains from IN ("-": from the start) and saves to OUT
 interchange.py optimizers FOLDER         writes a run with each optimizer of PyTorch, and prints their names

@@ -27,13 +27,6 @@ def confusion(scores, labels):
     return matrix
 
 
-def auroc(scores, positive):
-    """The pairs of a positive and a negative sample in which the positive one has the larger score."""
-    pairs = [(p > n) + Fraction(p == n, 2) for p, is_p in zip(scores, positive) if is_p
-             for n, is_n in zip(scores, positive) if not is_n]
-    return sum(pairs, Fraction(0)) / len(pairs)
-
-
 def main(out, sizes):
     generator = torch.Generator().manual_seed(3)
     count = sum(sizes)
@@ -42,16 +35,11 @@ def main(out, sizes):
     scores[torch.arange(count), labels] += torch.randint(0, 3, (count,), generator=generator) / 2  # better than chance
     scores[0, 0], scores[1, 1] = float("inf"), -float("inf")
     losses = torch.rand(count, generator=generator, dtype=torch.double)
-    binary = torch.randint(0, 2, (count,), generator=generator)
-    areas = [float(auroc(scores[:, c].tolist(), (labels == c).tolist())) for c in range(CLASSES)]
     torch.save({
         "scores": scores.split(sizes), "labels": labels.split(sizes), "losses": losses.split(sizes),
-        "binary": binary.split(sizes),
         "mean": float(sum(map(Fraction, losses.tolist())) / count),
         "top": [float(top_k(scores, labels, k)) for k in (1, 2, 5)],
         "confusion": confusion(scores, labels),
-        "areas": areas,
-        "area": float(auroc(scores[:, 2].tolist(), binary.tolist())),
     }, out)
 
 

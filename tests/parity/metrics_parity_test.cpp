@@ -4,7 +4,6 @@
 #include <torch/torch.h>
 
 #include <cstdlib>
-#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -53,8 +52,6 @@ void expect_metrics_of_all(const Samples& samples) {
   Accuracy accuracy({1, 2, 5});
   ConfusionMatrix confusion(kClasses);
   ConfusionMatrix of_classes(kClasses);
-  Auroc areas(kClasses);
-  Auroc area;
   for (std::size_t i = 0; i < batches("labels").size(); ++i) {
     const torch::Tensor scores = batches("scores")[i];
     const torch::Tensor labels = batches("labels")[i];
@@ -62,17 +59,11 @@ void expect_metrics_of_all(const Samples& samples) {
     accuracy.update(scores, labels);
     confusion.update(scores, labels);
     of_classes.update(scores.argmax(1), labels.to(torch::kInt));
-    areas.update(scores, labels);
-    area.update(scores.select(1, 2).to(torch::kDouble), batches("binary")[i].to(torch::kBool));
   }
   EXPECT_NEAR(loss.compute(), all.at("mean").toDouble(), 1e-14);
   expect_near(accuracy.compute(), numbers(all.at("top")));
   EXPECT_TRUE(torch::equal(confusion.compute(), all.at("confusion").toTensor()));
   EXPECT_TRUE(torch::equal(of_classes.compute(), all.at("confusion").toTensor()));
-  const std::vector<double> expected = numbers(all.at("areas"));
-  expect_near(areas.compute_per_class(), expected);
-  EXPECT_NEAR(areas.compute(), std::accumulate(expected.begin(), expected.end(), 0.0) / kClasses, 1e-15);
-  EXPECT_NEAR(area.compute(), all.at("area").toDouble(), 1e-15);
 }
 
 // One to five ranks, some of them without samples.

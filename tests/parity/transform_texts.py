@@ -1,5 +1,5 @@
 """Judges texts of transforms: transform_texts.py FILE, a JSON list. Prints JSON: for each text why torchvision refuses
-it, or "", the texts that it shows of its own transforms, and programs with the texts that it shows of their Compose."""
+it, or "", and the texts that it shows of its own transforms."""
 import json
 import sys
 import warnings
@@ -19,20 +19,6 @@ ARGUMENTS = {
 OTHERS = ["RandomHorizontalFlip", "RandomVerticalFlip", "ColorJitter", "Grayscale",
           "RandomGrayscale", "RandomInvert", "RandomAutocontrast", "RandomEqualize", "RandAugment", "TrivialAugmentWide",
           "ToTensor", "PILToTensor"]
-
-
-PROGRAMS = [
-    "T.Compose([T.Pad(1)])",
-    "T.Compose([T.RandomResizedCrop((9, 8), (0.3, 1), (0.5, 2.5)), T.ColorJitter(0.4, (0.5, 2)), T.PILToTensor()])",
-    "T.Compose([T.RandomChoice([T.Pad(1), T.Compose([T.RandomInvert(), T.Pad(2)])]), T.RandomOrder([T.Pad(1), T.Resize(9)])])",
-    "T.Compose([T.RandomChoice([T.RandomOrder([T.RandomInvert(0.3)]), T.Pad(2)], p=[0.25, 0.75]), T.CenterCrop(8)])",
-]
-# v2 does not show the probability of its RandomApply, and refuses an empty Compose.
-V1_PROGRAMS = [
-    "transforms.Compose([transforms.RandomApply([transforms.Pad(1), transforms.RandomInvert()], p=0.3)])",
-    "transforms.Compose([])",
-    "transforms.Compose([transforms.Compose([]), transforms.RandomChoice([transforms.Compose([]), transforms.Pad(1)])])",
-]
 
 
 def refusal(text: str) -> str:
@@ -57,11 +43,6 @@ def shown() -> list[str]:
     return texts
 
 
-def programs() -> dict[str, str]:
-    both = [program.replace("T.", f"{package}.") for program in PROGRAMS for package in ("transforms", "v2")]
-    return {program: str(eval(program, dict(NAMES))) for program in both + V1_PROGRAMS}  # pylint: disable=eval-used
-
-
 with open(sys.argv[1], encoding="utf-8") as file:
     asked = json.load(file)
-print(json.dumps({"refusals": {text: refusal(text) for text in asked}, "shown": shown(), "programs": programs()}))
+print(json.dumps({"refusals": {text: refusal(text) for text in asked}, "shown": shown()}))

@@ -138,7 +138,7 @@ int run_program(int argc, char** argv, const std::shared_ptr<options::Table>& ta
   run_command.footer = kRunFooter;
   app.add("pack", "Put a folder of pictures into one file that is read faster");
   app.add("data", "Preview or check a folder of pictures");
-  app.add("report", "Make a page with curves, times and worst samples of a training run");
+  app.add("report", "Make a page with curves, times and confusion of a training run");
   app.add("scaling", "Compare how fast a program trains with several numbers of processes");
   app.add("train", "Train a model on pictures, as config.yaml says");
   app.add("evaluate", "Evaluate a trained model on pictures whose classes are known");

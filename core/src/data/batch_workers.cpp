@@ -11,23 +11,20 @@
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/log.h"
 #include "lockstep/data/errors.h"
-#include "lockstep/data/worker_info.h"
 
 namespace lockstep::data {
 
-WorkerState*& this_worker() {
-  thread_local WorkerState* state = nullptr;
-  return state;
-}
+namespace {
 
-std::optional<WorkerInfo> get_worker_info() {
-  const WorkerState* state = this_worker();
-  if (state == nullptr) return std::nullopt;
-  return state->info;
-}
+constexpr std::int64_t kNoSample = -1;
+
+// Where the present thread notes its sample; null in threads that are no workers.
+thread_local std::atomic<std::int64_t>* sample_of_thread = nullptr;
+
+}  // namespace
 
 void note_sample(std::int64_t key) {
-  if (WorkerState* state = this_worker()) state->sample.store(key, std::memory_order_relaxed);
+  if (sample_of_thread != nullptr) sample_of_thread->store(key, std::memory_order_relaxed);
 }
 
 BatchWorkers::BatchWorkers(WorkerOptions options, MakeBatch make)
@@ -46,15 +43,14 @@ BatchWorkers::~BatchWorkers() {
 
 Status BatchWorkers::add_thread() {
   const auto worker = static_cast<int>(threads_.size());
-  if (states_.size() == threads_.size()) states_.push_back(std::make_unique<WorkerState>());
-  WorkerState& state = *states_.back();
-  state.info = {worker, options_.most_threads, options_.seed + static_cast<std::uint64_t>(worker)};
+  if (samples_.size() == threads_.size()) samples_.push_back(std::make_unique<Sample>(kNoSample));
+  Sample& sample = *samples_.back();
   {
     MutexLock lock(mutex_);
-    making_.resize(states_.size());
+    making_.resize(samples_.size());
   }
   LOCKSTEP_ASSIGN_OR_RETURN(std::jthread thread,
-                            start_thread("a data loader's worker", [this, worker, &state] { work(worker, state); }));
+                            start_thread("a data loader's worker", [this, worker, &sample] { work(worker, sample); }));
   threads_.push_back(std::move(thread));
   return {};
 }
@@ -98,13 +94,13 @@ MadeBatch BatchWorkers::next() {
   MutexLock lock(mutex_);
   for (;;) {
     if (all_ended()) return {};
-    const auto found = find_next();
+    const auto found = made_.find(wanted());
     if (found != made_.end()) {
       MadeBatch made = take(found);
       if (!made.is_end()) return made;
     } else if (options_.timeout.count() == 0) {
       batch_there_.wait(mutex_);
-    } else if (!batch_there_.wait_until(mutex_, deadline) && find_next() == made_.end()) {
+    } else if (!batch_there_.wait_until(mutex_, deadline) && !made_.contains(wanted())) {
       throw DataError(ErrorCode::kTimeout, describe_wait());
     }
   }
@@ -119,10 +115,6 @@ bool BatchWorkers::all_ended() const {
 std::int64_t BatchWorkers::wanted() const {
   if (streams_.empty()) return taken_;
   return static_cast<std::int64_t>(turn_ + streams_.size() * static_cast<std::size_t>(streams_[turn_].taken));
-}
-
-BatchWorkers::Made::iterator BatchWorkers::find_next() {
-  return options_.delivery == Delivery::kOrdered ? made_.find(wanted()) : made_.begin();
 }
 
 MadeBatch BatchWorkers::take(Made::iterator found) {
@@ -154,8 +146,7 @@ std::string BatchWorkers::describe_wait() const {
   std::size_t worker = 0;
   for (std::size_t i = 0; i < making_.size(); ++i) {
     if (!making_[i].claim) continue;
-    const bool is_wanted = options_.delivery == Delivery::kOrdered && making_[i].claim->generation == generation_ &&
-                           making_[i].claim->batch == wanted();
+    const bool is_wanted = making_[i].claim->generation == generation_ && making_[i].claim->batch == wanted();
     if (slow == nullptr || is_wanted || making_[i].since < slow->since) {
       slow = &making_[i];
       worker = i;
@@ -175,14 +166,13 @@ std::string BatchWorkers::describe_wait() const {
     samples = fmt::format(" (samples {}{})", fmt::join(all.first(std::min(all.size(), kMost)), ", "),
                           all.size() > kMost ? ", ..." : "");
   }
-  const std::int64_t at = states_[worker]->sample.load(std::memory_order_relaxed);
+  const std::int64_t at = samples_[worker]->load(std::memory_order_relaxed);
   const std::int64_t sample = plan.streams.empty() && plan.dataset_size > 0 ? at % plan.dataset_size : at;
   const std::int64_t number = plan.streams.empty() ? batch : batch / static_cast<std::int64_t>(plan.streams.size());
   return fmt::format(
       "{}: worker {} has been making batch {}{} for {:.1f} s{}. The worker cannot be stopped: find out what "
       "its dataset waits for, or set a longer timeout",
-      waited, worker, number, samples, seconds,
-      at == WorkerState::kNoSample ? "" : fmt::format(", and is at sample {}", sample));
+      waited, worker, number, samples, seconds, at == kNoSample ? "" : fmt::format(", and is at sample {}", sample));
 }
 
 int BatchWorkers::set_active(int threads) {
@@ -200,39 +190,14 @@ int BatchWorkers::set_active(int threads) {
   return threads;
 }
 
-void BatchWorkers::work(int worker, WorkerState& state) {
+void BatchWorkers::work(int worker, Sample& sample) {
   // The other cores are busy with the model: LibTorch must not use more threads for this worker.
   const c10::ParallelGuard sequential(true);
-  this_worker() = &state;
-  const std::exception_ptr init_error = initialize(worker);
+  sample_of_thread = &sample;
   while (const std::optional<Claim> claimed = claim(worker)) {
-    state.sample.store(WorkerState::kNoSample, std::memory_order_relaxed);
-    if (!init_error) {
-      deliver(worker, *claimed, make(*claimed));
-      continue;
-    }
-    MadeBatch failed{.number = claimed->batch};
-    const std::size_t streams = claimed->plan->streams.size();
-    // A stream ends after one error: the loop over it would not end otherwise.
-    if (streams == 0 || static_cast<std::size_t>(claimed->batch) < streams) failed.error = init_error;
-    deliver(worker, *claimed, std::move(failed));
+    sample.store(kNoSample, std::memory_order_relaxed);
+    deliver(worker, *claimed, make(*claimed));
   }
-}
-
-// The error of worker_init, or null.
-std::exception_ptr BatchWorkers::initialize(int worker) const {
-  if (!options_.init) return nullptr;
-  try {
-    options_.init(worker);
-  } catch (...) {
-    try {
-      std::throw_with_nested(DataError(ErrorCode::kInvalidArgument,
-                                       fmt::format("worker_init of worker {}: {}", worker, current_exception_text())));
-    } catch (...) {
-      return std::current_exception();
-    }
-  }
-  return nullptr;
 }
 
 bool BatchWorkers::may_claim(int worker) const {

@@ -30,20 +30,8 @@
 #include "lockstep/base/status.h"
 #include "lockstep/data/batch_source.h"
 #include "lockstep/data/data_loader.h"
-#include "lockstep/data/worker_info.h"
 
 namespace lockstep::data {
-
-// What a loader knows of the thread of one of its workers.
-struct WorkerState {
-  WorkerInfo info;
-  std::atomic<std::int64_t> sample{kNoSample};  // the last note_sample() since the worker began its batch
-
-  static constexpr std::int64_t kNoSample = -1;
-};
-
-// Of the present thread; null in threads that are no workers. The worker sets it.
-WorkerState*& this_worker();
 
 // Without batch and error: a stream has ended, or all of them.
 struct MadeBatch {
@@ -57,11 +45,7 @@ struct MadeBatch {
 
 struct WorkerOptions {
   int threads = 1;  // at the beginning; set_active may add more
-  int most_threads = 1;
   int prefetch = 2;
-  Delivery delivery = Delivery::kOrdered;
-  std::uint64_t seed = 0;
-  std::function<void(int)> init = {};
   std::chrono::milliseconds timeout{0};  // of next(); 0: none
 };
 
@@ -110,7 +94,7 @@ class BatchWorkers {
 
   // Begins an epoch and drops the rest of the last one. A plan with streams has one for each thread.
   void start(std::shared_ptr<const EpochPlan> plan) LOCKSTEP_EXCLUDES(mutex_);
-  // Blocks for the next batch of the epoch (kOrdered) or the first that is ready. Call it at most plan->batches times;
+  // Blocks for the next batch of the epoch. Call it at most plan->batches times;
   // with streams it returns the end once all have ended. Throws DataError (kTimeout); it may then be called again.
   MadeBatch next() LOCKSTEP_EXCLUDES(mutex_);
   // Sets how many workers make batches; the others sleep. Returns how many do: fewer if the system refuses threads.
@@ -120,6 +104,7 @@ class BatchWorkers {
  private:
   using Clock = std::chrono::steady_clock;
   using Made = std::map<std::int64_t, MadeBatch>;  // by number
+  using Sample = std::atomic<std::int64_t>;
 
   struct Claim {
     std::int64_t generation;
@@ -140,14 +125,12 @@ class BatchWorkers {
 
   Status add_thread() LOCKSTEP_EXCLUDES(mutex_);
   void stop() LOCKSTEP_EXCLUDES(mutex_);
-  void work(int worker, WorkerState& state) LOCKSTEP_EXCLUDES(mutex_);
-  std::exception_ptr initialize(int worker) const;
+  void work(int worker, Sample& sample) LOCKSTEP_EXCLUDES(mutex_);
   std::optional<Claim> claim(int worker) LOCKSTEP_EXCLUDES(mutex_);
   void deliver(int worker, const Claim& claim, MadeBatch made) LOCKSTEP_EXCLUDES(mutex_);
   MadeBatch make(const Claim& claim) const;
   bool may_claim(int worker) const LOCKSTEP_REQUIRES(mutex_);
   std::int64_t claim_number(int worker) LOCKSTEP_REQUIRES(mutex_);
-  Made::iterator find_next() LOCKSTEP_REQUIRES(mutex_);
   MadeBatch take(Made::iterator found) LOCKSTEP_REQUIRES(mutex_);
   bool all_ended() const LOCKSTEP_REQUIRES(mutex_);
   std::int64_t wanted() const LOCKSTEP_REQUIRES(mutex_);
@@ -175,8 +158,9 @@ class BatchWorkers {
   std::vector<Making> making_ LOCKSTEP_GUARDED_BY(mutex_);   // of each thread
   int active_ LOCKSTEP_GUARDED_BY(mutex_);
   bool stopping_ LOCKSTEP_GUARDED_BY(mutex_) = false;
-  std::vector<std::unique_ptr<WorkerState>> states_;  // of each thread; only the consumer's thread changes it
-  std::vector<std::jthread> threads_;                 // only the consumer's thread changes it
+  // Of each thread: the last note_sample() since it began its batch. Only the consumer's thread changes the list.
+  std::vector<std::unique_ptr<Sample>> samples_;
+  std::vector<std::jthread> threads_;  // only the consumer's thread changes it
 };
 
 }  // namespace lockstep::data

@@ -81,15 +81,9 @@ DataLoaderBase::DataLoaderBase(std::shared_ptr<const BatchSource> source, Settin
   // Data and targets have separate blocks.
   pool_ = BatchPool::make(options_.pin_memory ? HostMemory::kPinned : HostMemory::kPageable, 2 * blocks);
   if (most == 0) return;
-  workers_.reset(
-      new BatchWorkers({.threads = tuner_ ? tuner_->workers() : most,
-                        .most_threads = most,
-                        .prefetch = options_.prefetch,
-                        .delivery = options_.delivery,
-                        .seed = options_.seed,
-                        .init = options_.worker_init,
-                        .timeout = options_.timeout},
-                       [this](const EpochPlan& plan, std::int64_t number) { return make_batch(plan, number); }));
+  workers_.reset(new BatchWorkers(
+      {.threads = tuner_ ? tuner_->workers() : most, .prefetch = options_.prefetch, .timeout = options_.timeout},
+      [this](const EpochPlan& plan, std::int64_t number) { return make_batch(plan, number); }));
 }
 
 DataLoaderBase::~DataLoaderBase() {
@@ -180,9 +174,7 @@ DataLoaderBase::Loop DataLoaderBase::begin_epoch() {
   started_ = true;
   waits_ = plan_->batches > 0;
   taken_ = 0;
-  passed_ = 0;
-  ahead_.clear();
-  failed_.reset();
+  failed_ = false;
   returned_.reset();
   return {.number = ++loop_};
 }
@@ -196,7 +188,7 @@ std::unique_ptr<AnyBatch> DataLoaderBase::next_batch(Loop& loop) {
                                 "for an evaluation within an epoch",
                                 plan_->epoch));
   }
-  if (failed_) pass(*std::exchange(failed_, std::nullopt));
+  if (std::exchange(failed_, false)) pass();
   const flight::InputTime time;
   while (taken_ != plan_->batches) {
     MadeBatch made = next_made();
@@ -204,15 +196,15 @@ std::unique_ptr<AnyBatch> DataLoaderBase::next_batch(Loop& loop) {
     if (made.is_end()) break;
     loop.ended = ++taken_ == plan_->batches;
     if (options_.exact && is_left_out(made.error)) {
-      pass(made.number);
+      pass();
       continue;
     }
     if (made.error) {
-      failed_ = made.number;
+      failed_ = true;
       std::rethrow_exception(made.error);
     }
     std::unique_ptr<AnyBatch> batch = finish_copy(std::move(made.copied));
-    pass(made.number);
+    pass();
     return batch;
   }
   loop.ended = true;
@@ -250,16 +242,10 @@ MadeBatch DataLoaderBase::next_tuned() {
   return made;
 }
 
-// The cursor moves over batches without a gap: with kFirstCome, later ones wait in `ahead_`. After set_epoch or
-// load_state it belongs to the next loop.
-void DataLoaderBase::pass(std::int64_t batch) {
+// Moves the cursor behind a batch. After set_epoch or load_state the cursor belongs to the next loop.
+void DataLoaderBase::pass() {
   if (is_iterable() || !started_) return;
-  ahead_.insert(batch);
-  while (!ahead_.empty() && *ahead_.begin() == passed_) {
-    sampler_.advance(std::min(options_.batch_size, sampler_.remaining()));
-    ahead_.erase(ahead_.begin());
-    ++passed_;
-  }
+  sampler_.advance(std::min(options_.batch_size, sampler_.remaining()));
 }
 
 // Where the dataset wants samples to be replaced, makes the batch again with others in their places. Of nothing but

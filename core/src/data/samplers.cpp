@@ -4,8 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
-#include <cstring>
 
 #include "base/fnv1a.h"
 #include "lockstep/data/errors.h"
@@ -18,31 +18,6 @@ constexpr std::int64_t kMostWeights = std::int64_t{1} << 24;  // the limit of to
 at::Generator generator_for(std::uint64_t seed, std::int64_t epoch) {
   return at::make_generator<at::CPUGeneratorImpl>(seed + static_cast<std::uint64_t>(epoch));
 }
-
-torch::Tensor permutation(std::int64_t size, at::Generator& generator) {
-  return torch::randperm(size, generator, torch::TensorOptions().dtype(torch::kLong));
-}
-
-class Fingerprint {
- public:
-  explicit Fingerprint(std::string_view kind) { hash_.add_bytes(kind); }
-  void add(std::uint64_t word) { hash_.add_word(word); }
-  void add(std::int64_t word) { add(static_cast<std::uint64_t>(word)); }
-  void add(double value) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, &value, sizeof word);
-    add(word);
-  }
-  template <typename T>
-  void add_all(const std::vector<T>& values) {
-    for (const T value : values) add(value);
-  }
-  // 0 stands for no sampler at all.
-  std::uint64_t value() const { return hash_.value() == 0 ? 1 : hash_.value(); }
-
- private:
-  Fnv1a hash_;
-};
 
 std::vector<std::int64_t> count_labels(std::span<const std::int64_t> labels) {
   std::vector<std::int64_t> counts;
@@ -85,11 +60,12 @@ WeightedSampler::WeightedSampler(const std::vector<double>& weights, std::int64_
                     fmt::format("cannot draw {} samples {} replacement from {} with a positive weight", num_samples,
                                 replacement == Replacement::kWith ? "with" : "without", positive));
   }
-  Fingerprint fingerprint("weighted");
-  fingerprint.add(num_samples);
-  fingerprint.add(static_cast<std::int64_t>(replacement));
-  fingerprint.add_all(weights);
-  fingerprint_ = fingerprint.value();
+  Fnv1a hash;
+  hash.add_bytes("weighted");
+  hash.add_word(static_cast<std::uint64_t>(num_samples));
+  hash.add_word(static_cast<std::uint64_t>(replacement));
+  for (const double weight : weights) hash.add_word(std::bit_cast<std::uint64_t>(weight));
+  fingerprint_ = std::max<std::uint64_t>(hash.value(), 1);  // 0 stands for no sampler at all
   weights_ = torch::tensor(weights, torch::kDouble);
 }
 
@@ -104,42 +80,6 @@ std::vector<double> balanced_weights(std::span<const std::int64_t> labels) {
     return 1.0 / static_cast<double>(counts[static_cast<std::size_t>(label)]);
   });
   return weights;
-}
-
-LengthBucketSampler::LengthBucketSampler(std::vector<std::int64_t> lengths, LengthBucketOptions options)
-    : lengths_(std::move(lengths)), options_(options) {
-  if (options.group_size < 1 || options.groups_per_pool < 1) {
-    throw DataError(ErrorCode::kInvalidArgument,
-                    fmt::format("group_size and groups_per_pool must be at least 1, got {} and {}", options.group_size,
-                                options.groups_per_pool));
-  }
-  Fingerprint fingerprint("length buckets");
-  fingerprint.add(options.group_size);
-  fingerprint.add(options.groups_per_pool);
-  fingerprint.add_all(lengths_);
-  fingerprint_ = fingerprint.value();
-}
-
-torch::Tensor LengthBucketSampler::sequence(std::uint64_t seed, std::int64_t epoch) const {
-  at::Generator generator = generator_for(seed, epoch);
-  const std::int64_t size = dataset_size();
-  torch::Tensor sorted = permutation(size, generator);
-  std::int64_t* order = sorted.mutable_data_ptr<std::int64_t>();
-  const std::int64_t most =
-      size / options_.groups_per_pool < options_.group_size ? size : options_.group_size * options_.groups_per_pool;
-  for (std::int64_t begin = 0; begin < size; begin += most) {
-    std::stable_sort(order + begin, order + std::min(begin + most, size), [&](std::int64_t a, std::int64_t b) {
-      return lengths_[static_cast<std::size_t>(a)] < lengths_[static_cast<std::size_t>(b)];
-    });
-  }
-  const std::int64_t groups = size / options_.group_size;  // full ones
-  const torch::Tensor turns = permutation(groups, generator);
-  torch::Tensor result = sorted.clone();  // the group that is not full stays last
-  for (std::int64_t group = 0; group < groups; ++group) {
-    const std::int64_t* from = order + turns.const_data_ptr<std::int64_t>()[group] * options_.group_size;
-    std::copy_n(from, options_.group_size, result.mutable_data_ptr<std::int64_t>() + group * options_.group_size);
-  }
-  return result;
 }
 
 }  // namespace lockstep::data

@@ -61,26 +61,4 @@ Example TensorDataset::get_batch(std::span<const std::int64_t> indices, const Sa
   return {rows(data_, numbers, context), rows(target_, numbers, context)};
 }
 
-TensorMapDataset::TensorMapDataset(TensorMap tensors) : tensors_(std::move(tensors)) {
-  if (tensors_.empty()) throw DataError(ErrorCode::kInvalidArgument, "expected at least one tensor, found none");
-  for (const auto& [name, tensor] : tensors_) {
-    require_rows(tensor, fmt::format("[\"{}\"]", name), rows_of(tensors_.begin()->second));
-  }
-}
-
-TensorMap TensorMapDataset::get(std::int64_t index) const {
-  require_indices({&index, 1}, size());
-  TensorMap sample;
-  for (const auto& [name, tensor] : tensors_) sample.emplace(name, tensor[index]);
-  return sample;
-}
-
-TensorMap TensorMapDataset::get_batch(std::span<const std::int64_t> indices, const SampleContext& context) const {
-  require_indices(indices, size());
-  const torch::Tensor numbers = tensor_of(indices);
-  TensorMap batch;
-  for (const auto& [name, tensor] : tensors_) batch.emplace(name, rows(tensor, numbers, context));
-  return batch;
-}
-
 }  // namespace lockstep::data

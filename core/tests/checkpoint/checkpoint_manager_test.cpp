@@ -266,44 +266,6 @@ TEST_F(CheckpointFolders, AsynchronousSavesHaveTheStateOfTheCall) {
   }
 }
 
-// Parameters and the optimizer's tensors are copied beside the pass that changes the buffers.
-TEST_F(CheckpointFolders, OverlappedCopiesHaveTheStateOfTheCall) {
-  CheckpointManager manager(folder_, {.keep_last = 10, .asynchronous = true, .overlap_copy = true});
-  torch::nn::BatchNorm1d layer(500'000);
-  torch::optim::Adam optimizer(layer->parameters(), torch::optim::AdamOptions(0.5));
-  std::vector<std::vector<torch::Tensor>> expected;
-  const auto values = [&](const torch::Tensor& moment) {
-    return std::vector<torch::Tensor>{layer->weight.detach().clone(), layer->running_mean.clone(), moment.clone()};
-  };
-  const auto moment = [&] {
-    auto& states = optimizer.state();
-    return static_cast<torch::optim::AdamParamState&>(*states.at(layer->weight.unsafeGetTensorImpl())).exp_avg();
-  };
-  for (std::int64_t step = 0; step < 4; ++step) {
-    layer->running_mean.fill_(static_cast<double>(step));
-    layer->weight.mutable_grad() = torch::full_like(layer->weight, 1.0 + static_cast<double>(step));
-    layer->bias.mutable_grad() = torch::ones_like(layer->bias);
-    manager.wait_copied();
-    optimizer.step();
-    Checkpoint state;
-    state.add_model(*layer);
-    state.add_optimizer(optimizer);
-    expected.push_back(values(moment()));
-    manager.save(step, state);
-    layer->running_mean.fill_(-1.0);
-  }
-  manager.wait();
-  for (std::int64_t step = 0; step < 4; ++step) {
-    const Checkpoint state = manager.load(step);
-    state.restore_model(*layer);
-    state.restore_optimizer(optimizer);
-    const std::vector<torch::Tensor> found = values(moment());
-    for (std::size_t i = 0; i < found.size(); ++i) {
-      EXPECT_TRUE(torch::equal(found[i], expected[static_cast<std::size_t>(step)][i])) << step << ", " << i;
-    }
-  }
-}
-
 // The destructor waits for the save.
 TEST_F(CheckpointFolders, NoAsynchronousSaveIsLost) {
   { CheckpointManager(folder_, {.asynchronous = true}).save(1, state_of(1)); }

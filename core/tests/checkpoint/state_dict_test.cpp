@@ -119,6 +119,10 @@ TEST(StateDicts, GoThroughFilesOfBothFormats) {
   expect_error(ErrorCode::kMismatch, "safetensors",
                [&] { read_state_dict(folder.path("a.safetensors"), torch::kCPU, "model"); });
   expect_error(ErrorCode::kNotFound, "none.pt", [&] { read_state_dict(folder.path("none.pt")); });
+  expect_error(ErrorCode::kNotFound, "NAME.index.json", [&] { read_state_dict(folder.path()); });
+  folder.write(".metadata", "");
+  expect_error(ErrorCode::kUnsupported, "dcp_to_torch " + folder.path().native(),
+               [&] { read_state_dict(folder.path()); });
 }
 
 class OptimizerDicts : public testing::Test {
@@ -191,7 +195,7 @@ TEST_F(OptimizerDicts, MayNameTheParameters) {
   }
 }
 
-// Distributed checkpoints leave out empty dicts, such as the state of SGD without momentum.
+// Python's dcp_to_torch leaves out empty dicts, such as the state of SGD without momentum.
 TEST_F(OptimizerDicts, MayHaveNoState) {
   torch::optim::SGD saved(net_->parameters(), 0.25);
   step(saved);

@@ -265,36 +265,6 @@ TEST(DataLoader, TellsTheDatasetForWhichSeedAndEpoch) {
   }
 }
 
-TEST(DataLoader, FirstComeDeliversEachBatchOnceAndKeepsTheCursorBehindTheGaps) {
-  // The first batch becomes ready only after the consumer has got another one.
-  class Slow : public Dataset {
-   public:
-    explicit Slow(std::shared_ptr<std::atomic<bool>> go) : go_(std::move(go)) {}
-    std::int64_t size() const override { return 12; }
-    Example get(std::int64_t index) const override {
-      if (index == 0) go_->wait(false);
-      return {torch::tensor(index), torch::tensor(-index)};
-    }
-
-   private:
-    std::shared_ptr<std::atomic<bool>> go_;
-  };
-  const auto go = std::make_shared<std::atomic<bool>>(false);
-  DataLoader loader(Slow(go), alone({.batch_size = 2, .num_workers = 2, .delivery = Delivery::kFirstCome}));
-  std::multiset<std::int64_t> seen;
-  for (auto& batch : loader) {
-    for (const std::int64_t value : values_of(batch.data)) seen.insert(value);
-    if (!*go) {
-      EXPECT_EQ(seen.count(0), 0U);
-      EXPECT_EQ(loader.state().consumed, 0);
-      *go = true;
-      go->notify_all();
-    }
-  }
-  EXPECT_EQ(seen, (std::multiset<std::int64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}));
-  EXPECT_EQ(loader.state(), (SamplerState{12, 1, 0, 0, false}));
-}
-
 TEST(DataLoader, AutomaticWorkersGiveTheSameBatches) {
   DataLoader plain(Numbers(400), alone({.batch_size = 2, .shuffle = true}));
   DataLoader automatic(Numbers(400), alone({.batch_size = 2, .shuffle = true, .num_workers = kAutoWorkers}));

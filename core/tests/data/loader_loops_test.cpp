@@ -64,38 +64,30 @@ Rows whole_epoch(PlaceLoader& loader) {
   return rows;
 }
 
-// Every order, without workers and with, in order and not: twelve samples in batches of two.
+// Every order, without workers and with: twelve samples in batches of two.
 std::vector<PlaceOptions> all_orders() {
   std::vector<PlaceOptions> all;
   for (const int workers : {0, 2, kAutoWorkers}) {
-    for (const Delivery delivery : {Delivery::kOrdered, Delivery::kFirstCome}) {
-      PlaceOptions options{.batch_size = 2, .num_workers = workers, .delivery = delivery, .rank = 0, .world_size = 1};
-      options.shuffle = true;
-      all.push_back(options);
-      options.shuffle = false;
-      options.sampler = std::make_shared<WeightedSampler>(std::vector<double>(12, 1.0), 12);
-      all.push_back(options);
-      options.sampler = std::make_shared<LengthBucketSampler>(Row{5, 3, 5, 3, 1, 1, 2, 2, 9, 9, 9, 9});
-      all.push_back(options);
-      options.sampler = nullptr;
-      options.batch_size = 1;
-      options.batch_sampler = std::make_shared<PairsOfPlaces>();
-      all.push_back(options);
-    }
+    PlaceOptions options{.batch_size = 2, .num_workers = workers, .rank = 0, .world_size = 1};
+    options.shuffle = true;
+    all.push_back(options);
+    options.shuffle = false;
+    options.sampler = std::make_shared<WeightedSampler>(std::vector<double>(12, 1.0), 12);
+    all.push_back(options);
+    options.sampler = std::make_shared<WeightedSampler>(std::vector<double>(12, 1.0), 12, Replacement::kWithout);
+    all.push_back(options);
+    options.sampler = nullptr;
+    options.batch_size = 1;
+    options.batch_sampler = std::make_shared<PairsOfPlaces>();
+    all.push_back(options);
   }
   return all;
-}
-
-// With kFirstCome batches come in any order, but each has the samples that it should have.
-Rows comparable(Rows rows, const PlaceOptions& options) {
-  if (options.delivery == Delivery::kFirstCome) std::sort(rows.begin(), rows.end());
-  return rows;
 }
 
 Rows epoch_of(const PlaceOptions& options, std::int64_t epoch) {
   PlaceLoader loader(Places(12), options);
   loader.set_epoch(epoch);
-  return comparable(whole_epoch(loader), options);
+  return whole_epoch(loader);
 }
 
 // Calls `move` in the second of six bodies; the loop goes on. Returns its batches.
@@ -113,12 +105,12 @@ TEST(LoaderLoops, SetEpochInALoopThatGoesOnCostsTheNextEpochNoSample) {
     for (const std::int64_t next : {0, 1, 7}) {
       PlaceLoader loader(Places(12), options);
       const Rows rows = loop_with(loader, [&] { loader.set_epoch(next); });
-      EXPECT_EQ(comparable(rows, options), epoch_of(options, 0));
+      EXPECT_EQ(rows, epoch_of(options, 0));
       EXPECT_EQ(loader.state().epoch, next);
       EXPECT_EQ(loader.state().consumed, 0);
       EXPECT_EQ(loader.batches_left(), 6);
-      EXPECT_EQ(comparable(whole_epoch(loader), options), epoch_of(options, next));
-      EXPECT_EQ(comparable(whole_epoch(loader), options), epoch_of(options, next + 1));
+      EXPECT_EQ(whole_epoch(loader), epoch_of(options, next));
+      EXPECT_EQ(whole_epoch(loader), epoch_of(options, next + 1));
     }
   }
 }
@@ -130,13 +122,13 @@ TEST(LoaderLoops, LoadStateInALoopThatGoesOnCostsTheNextLoopNoSample) {
     state.epoch = 3;
     state.consumed = options.batch_sampler ? 4 : 8;
     const Rows rows = loop_with(loader, [&] { loader.load_state(state); });
-    EXPECT_EQ(comparable(rows, options), epoch_of(options, 0));
+    EXPECT_EQ(rows, epoch_of(options, 0));
     EXPECT_EQ(loader.state(), state);
     PlaceLoader resumed(Places(12), options);
     resumed.load_state(state);
-    const Rows rest = comparable(whole_epoch(resumed), options);
+    const Rows rest = whole_epoch(resumed);
     EXPECT_EQ(rest.size(), 2U);
-    EXPECT_EQ(comparable(whole_epoch(loader), options), rest);
+    EXPECT_EQ(whole_epoch(loader), rest);
   }
 }
 
@@ -166,14 +158,14 @@ TEST(LoaderLoops, AnOlderLoopThatGoesOnIsAnErrorAndTheNewOneHasAllItsBatches) {
     PlaceLoader loader(Places(12), options);
     auto outer = loader.begin();
     ++outer;
-    EXPECT_EQ(comparable(whole_epoch(loader), options), epoch_of(options, 1));
+    EXPECT_EQ(whole_epoch(loader), epoch_of(options, 1));
     expect_stale<PlaceLoader>(outer);
     expect_stale<PlaceLoader>(outer);
     auto later = loader.begin();  // two loops in turns: only the newer one goes on
     expect_stale<PlaceLoader>(outer);
     Rows rows;
     for (; later != loader.end(); ++later) rows.push_back(row_of(*later));
-    EXPECT_EQ(comparable(rows, options), epoch_of(options, 2));
+    EXPECT_EQ(rows, epoch_of(options, 2));
   }
   DataLoaderOf stream(PlaceStream(), {.batch_size = 2, .num_workers = 2, .rank = 0, .world_size = 1});
   auto outer = stream.begin();

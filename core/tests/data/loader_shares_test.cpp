@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <set>
 
@@ -156,13 +155,6 @@ TEST(LoaderShares, TheWorkersOfAnIterableTakeTurns) {
   EXPECT_EQ(batches(3, Counter::Split::kRanges), (Batches{{0}, {1, 2}, {5, 6}, {3, 4}, {7, 8}, {9, 10}, {11}}));
   EXPECT_EQ(batches(2, Counter::Split::kTurns), (Batches{{0, 2}, {1, 3}, {4, 6}, {5, 7}, {8, 10}, {9, 11}}));
   EXPECT_EQ(batches(0, Counter::Split::kTurns), batches(1, Counter::Split::kRanges));
-}
-
-TEST(LoaderShares, FirstComeGivesAllOfAnIterable) {
-  DataLoaderOf loader(
-      Counter(100, Counter::Split::kRanges),
-      {.batch_size = 3, .num_workers = 3, .delivery = Delivery::kFirstCome, .rank = 0, .world_size = 1});
-  for (int epoch = 0; epoch < 3; ++epoch) EXPECT_EQ(flat(one_epoch(loader)).size(), 100U);
 }
 
 TEST(LoaderShares, AnIterableKnowsItsShareSeedAndEpoch) {
@@ -352,54 +344,6 @@ TEST(LoaderShares, RefusesWrongBatchSamplers) {
   EXPECT_THROW(Loader(Integers(5), {.batch_sampler = sampler, .rank = 0, .world_size = 1}), DataError);
   EXPECT_THROW(Loader(Integers(4), {.batch_size = 2, .batch_sampler = sampler, .rank = 0, .world_size = 1}), DataError);
   EXPECT_THROW(Loader(Integers(4), {.shuffle = true, .batch_sampler = sampler, .rank = 0, .world_size = 1}), DataError);
-}
-
-TEST(LoaderWorkers, AreInitializedOnceAndKnowWhoTheyAre) {
-  class Worker : public DatasetOf<std::int64_t> {
-   public:
-    std::int64_t size() const override { return 40; }
-    std::int64_t get(std::int64_t) const override {
-      const std::optional<WorkerInfo> info = get_worker_info();
-      if (!info) return -1;
-      EXPECT_EQ(info->num_workers, 3);
-      EXPECT_EQ(info->seed, 5U + static_cast<std::uint64_t>(info->id));
-      return info->id;
-    }
-  };
-  std::array<std::atomic<int>, 3> calls{};
-  const auto init = [&](int worker) {
-    EXPECT_EQ(get_worker_info()->id, worker);
-    ++calls[static_cast<std::size_t>(worker)];
-  };
-  DataLoaderOf loader(Worker(), {.seed = 5, .num_workers = 3, .worker_init = init, .rank = 0, .world_size = 1});
-  for (int epoch = 0; epoch < 3; ++epoch) {
-    for (const std::int64_t worker : flat(one_epoch(loader))) EXPECT_TRUE(worker >= 0 && worker < 3);
-  }
-  for (const auto& count : calls) EXPECT_LE(count, 1);
-  EXPECT_FALSE(get_worker_info());
-  DataLoaderOf without(Worker(), {.worker_init = init, .rank = 0, .world_size = 1});
-  EXPECT_EQ(flat(one_epoch(without)).count(-1), 40U);
-}
-
-TEST(LoaderWorkers, WhatWorkerInitThrowsIsAnErrorOfItsBatches) {
-  const auto init = [](int worker) {
-    if (worker == 0) throw std::runtime_error("no licence");
-  };
-  const auto expect_error = [](auto& loader) {
-    for (int epoch = 0; epoch < 2; ++epoch) {
-      try {
-        loader.begin();
-        ADD_FAILURE() << "no error";
-      } catch (const DataError& error) {
-        EXPECT_STREQ(error.what(), "worker_init of worker 0: no licence");
-      }
-    }
-  };
-  DataLoaderOf mapped(Integers(4), {.num_workers = 1, .worker_init = init, .rank = 0, .world_size = 1});
-  expect_error(mapped);
-  DataLoaderOf iterable(Counter(4, Counter::Split::kTurns),
-                        {.num_workers = 2, .worker_init = init, .rank = 0, .world_size = 1});
-  expect_error(iterable);
 }
 
 // Sample 5 waits until it is released.

@@ -3,13 +3,13 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <set>
 #include <utility>
 
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/errors.h"
 #include "lockstep/data/tensor_dataset.h"
-#include "lockstep/data/torch_dataset.h"
 #include "lockstep/data/views.h"
 
 namespace lockstep::data {
@@ -216,6 +216,8 @@ TEST(DataLoaderOf, ErrorsNameTheSample) {
   }
 }
 
+using TensorMap = std::map<std::string, torch::Tensor>;
+
 TEST(ViewsOf, WorkOnSamplesOfAnyType) {
   const Made<TensorMap> maps(6, [](std::int64_t index, std::int64_t key) {
     if (index == 5) throw std::runtime_error("damaged");
@@ -246,13 +248,10 @@ TEST(TensorDataset, GivesRows) {
     for (const std::int64_t value : flat_values(target)) seen.insert(value);
   }
   EXPECT_EQ(seen, (std::set<std::int64_t>{0, 10, 20, 30}));
-  const TensorMapDataset named({{"x", inputs}, {"y", inputs + 1}, {"z", torch::ones({4})}});
-  EXPECT_EQ(flat_values(named.get_batch(Values{3, 0})["y"]), (Values{10, 11, 12, 1, 2, 3}));
   EXPECT_THROW(rows.get(4), SampleError);
   EXPECT_NE(message_of([&] { TensorDataset(inputs, torch::ones({3})); }).find("expected 4 samples"), std::string::npos);
   EXPECT_THROW(TensorDataset(inputs, torch::Tensor()), DataError);
   EXPECT_THROW(TensorDataset(torch::tensor(1), torch::tensor(1)), DataError);
-  EXPECT_THROW(TensorMapDataset({}), DataError);
 }
 
 TEST(RandomSplit, PartsDoNotOverlapAndCoverAll) {
@@ -269,43 +268,6 @@ TEST(RandomSplit, PartsDoNotOverlapAndCoverAll) {
   for (const std::vector<double>& wrong : wrong_lengths) {
     EXPECT_THROW(random_split(rows, wrong), DataError);
   }
-}
-
-// LibTorch's way of a dataset; counts the copies that are in use at once.
-class Torchs : public torch::data::Dataset<Torchs> {
- public:
-  torch::data::Example<> get(std::size_t index) override {
-    EXPECT_FALSE(std::exchange(in_use_, true));
-    const auto value = static_cast<std::int64_t>(index);
-    if (value == 30) throw std::runtime_error("bad");
-    in_use_ = false;
-    return {torch::tensor(value), torch::tensor(-value)};
-  }
-  std::optional<std::size_t> size() const override { return 31; }
-
- private:
-  bool in_use_ = false;
-};
-
-TEST(FromTorch, WrapsLibTorchsDatasets) {
-  for (const int workers : {0, 3}) {
-    DataLoader loader(from_torch(Torchs()), alone<Example>({.batch_size = 2, .num_workers = workers}));
-    Values all;
-    const auto read = [&] {
-      for (auto& [data, target] : loader) {
-        EXPECT_TRUE(torch::equal(data, -target));
-        for (const std::int64_t value : flat_values(data)) all.push_back(value);
-      }
-    };
-    EXPECT_EQ(message_of(read), "sample 30: bad");
-    EXPECT_EQ(all.size(), 30U);
-    EXPECT_TRUE(std::is_sorted(all.begin(), all.end()));
-  }
-  const auto stacked = from_torch(Torchs().map(torch::data::transforms::Stack<>()));
-  EXPECT_EQ(flat_values(stacked.get_batch(Values{3, 1}).target), (Values{-3, -1}));
-  EXPECT_EQ(stacked.get(7).data.item<std::int64_t>(), 7);
-  const auto rows = from_torch(torch::data::datasets::TensorDataset(torch::arange(6).reshape({3, 2})));
-  EXPECT_EQ(flat_values(rows.get_batch(Values{2, 0}).data), (Values{4, 5, 0, 1}));
 }
 
 }  // namespace

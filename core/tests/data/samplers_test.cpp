@@ -50,28 +50,9 @@ TEST(Samplers, BalancedWeightsMakeClassesEqual) {
   EXPECT_EQ(balanced_weights(Indices{4, 0, 4, 4, 4}), (std::vector<double>{0.25, 1, 0.25, 0.25, 0.25}));
 }
 
-TEST(Samplers, LengthBucketsHoldSimilarLengthsInRandomOrder) {
-  Indices lengths;
-  for (std::int64_t i = 0; i < 1000; ++i) lengths.push_back(i * 37 % 1000);  // 0 to 999, each once
-  const LengthBucketSampler sampler(lengths, {.group_size = 16, .groups_per_pool = 1000});
-  const Indices order = sequence(sampler, 5, 0);
-  EXPECT_EQ(sorted(order), whole(1000));
-  Indices shortest;
-  for (std::size_t group = 0; group < 1000 / 16; ++group) {
-    Indices here;
-    for (std::size_t i = group * 16; i < group * 16 + 16; ++i)
-      here.push_back(lengths[static_cast<std::size_t>(order[i])]);
-    const auto [least, most] = std::minmax_element(here.begin(), here.end());
-    EXPECT_EQ(*most - *least, 15);
-    shortest.push_back(*least);
-  }
-  EXPECT_FALSE(std::is_sorted(shortest.begin(), shortest.end()));
-  EXPECT_NE(sequence(sampler, 5, 1), order);
-  // Small pools: the groups differ from epoch to epoch.
-  const LengthBucketSampler pools(lengths, {.group_size = 16, .groups_per_pool = 4});
-  EXPECT_EQ(sorted(sequence(pools, 5, 0)), whole(1000));
-  EXPECT_EQ(sorted(sequence(LengthBucketSampler(Indices{3, 1}, {.group_size = 16}), 0, 0)), whole(2));
-  EXPECT_TRUE(sequence(LengthBucketSampler({}), 0, 0).empty());
+// Each sample once, in an order of its own in each epoch.
+std::shared_ptr<const Sampler> without_replacement(const std::vector<double>& weights) {
+  return std::make_shared<WeightedSampler>(weights, static_cast<std::int64_t>(weights.size()), Replacement::kWithout);
 }
 
 TEST(Samplers, RefuseWhatCannotBeRight) {
@@ -82,8 +63,7 @@ TEST(Samplers, RefuseWhatCannotBeRight) {
   EXPECT_THROW(WeightedSampler({1, 0}, 2, Replacement::kWithout), DataError);
   EXPECT_THROW(WeightedSampler({1, 1}, 0), DataError);
   EXPECT_THROW(balanced_weights(Indices{0, -1}), DataError);
-  EXPECT_THROW(LengthBucketSampler({1}, {.group_size = 0}), DataError);
-  EXPECT_THROW(DistributedSampler(3, {.order = std::make_shared<LengthBucketSampler>(Indices{0, 1})}), DataError);
+  EXPECT_THROW(DistributedSampler(3, {.order = without_replacement({1, 1})}), DataError);
 }
 
 // 3, 5 and 2 ranks take turns in one epoch, as after restarts.
@@ -110,19 +90,17 @@ void expect_each_once(const std::shared_ptr<const Sampler>& order, const Indices
 }
 
 TEST(Samplers, EveryOrderResumesOnAnyNumberOfRanks) {
-  expect_each_once(std::make_shared<LengthBucketSampler>(Indices(1000, 1)), whole(1000));
+  expect_each_once(without_replacement(std::vector<double>(1000, 1)), whole(1000));
   const auto weighted = std::make_shared<WeightedSampler>(std::vector<double>{1, 2, 3}, 500);
   expect_each_once(weighted, sorted(sequence(*weighted, 11, 2)));
 }
 
 TEST(Samplers, RefuseTheStateOfAnotherOrder) {
-  const auto order = std::make_shared<LengthBucketSampler>(Indices{0, 1, 0, 1});
+  const auto order = without_replacement({1, 2, 1, 2});
   DistributedSampler sampler(4, {.order = order});
   EXPECT_THROW(sampler.load_state(DistributedSampler(4, {}).state()), DataError);
-  EXPECT_THROW(
-      sampler.load_state(
-          DistributedSampler(4, {.order = std::make_shared<LengthBucketSampler>(Indices{0, 1, 1, 0})}).state()),
-      DataError);
+  EXPECT_THROW(sampler.load_state(DistributedSampler(4, {.order = without_replacement({1, 2, 2, 1})}).state()),
+               DataError);
   EXPECT_THROW(sampler.load_state(DistributedSampler(4, {.seed = 1, .order = order}).state()), DataError);
   EXPECT_NO_THROW(sampler.load_state(DistributedSampler(4, {.shuffle = false, .order = order}).state()));
 }

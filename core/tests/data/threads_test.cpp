@@ -44,8 +44,7 @@ TEST(DataThreadsFault, ALoaderWhoseWorkersCannotBeMadeIsAnError) {
 // The loader continues when kAutoWorkers cannot get more threads.
 [[noreturn]] void add_workers() {
   test::refuse_threads(2);
-  BatchWorkers workers({.threads = 1, .most_threads = 5},
-                       [](const EpochPlan&, std::int64_t batch) { return CopiedBatch{hold(batch)}; });
+  BatchWorkers workers({.threads = 1}, [](const EpochPlan&, std::int64_t batch) { return CopiedBatch{hold(batch)}; });
   bool right = workers.set_active(5) == 2 && workers.set_active(1) == 1 && workers.set_active(2) == 2;
   workers.start(std::make_shared<const EpochPlan>(EpochPlan{.batches = 20}));
   for (std::int64_t batch = 0; batch < 20; ++batch) {

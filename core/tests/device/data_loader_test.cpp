@@ -5,8 +5,12 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <string>
+
 #include "device/rows.h"
 #include "lockstep/data/tensor_dataset.h"
+#include "lockstep/data/views.h"
 #include "support/device.h"
 
 namespace lockstep::data {
@@ -58,7 +62,10 @@ TEST_P(DeviceDataLoader, BringsCollatedBatchesToTheDevice) {
 }
 
 TEST_P(DeviceDataLoader, BringsTheTensorsOfAnySampleToTheDevice) {
-  const TensorMapDataset maps({{"x", torch::arange(6)}, {"y", torch::ones({6, 2})}});
+  using TensorMap = std::map<std::string, torch::Tensor>;
+  const auto maps = map_dataset(TensorDataset(torch::arange(6), torch::ones({6, 2})), [](const Example& sample) {
+    return TensorMap{{"x", sample.data}, {"y", sample.target}};
+  });
   DataLoaderOf loader(
       maps, {.batch_size = 3, .num_workers = GetParam(), .device = test_device(1), .rank = 0, .world_size = 1});
   std::int64_t next = 0;

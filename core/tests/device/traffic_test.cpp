@@ -4,6 +4,8 @@
 #include <torch/torch.h>
 
 #include <filesystem>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "device/conv_net.h"
@@ -13,6 +15,7 @@
 #include "lockstep/c10d/collectives.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/data/tensor_dataset.h"
+#include "lockstep/data/views.h"
 #include "lockstep/nn/data_parallel.h"
 #include "lockstep/nn/distributed_data_parallel.h"
 #include "support/process.h"
@@ -199,10 +202,14 @@ TEST_P(DeviceLoaderTraffic, OfCollatedBatchesIsPinnedFirst) {
 }
 
 TEST_P(DeviceLoaderTraffic, OfAnySampleIsItsTensors) {
-  const data::TensorMapDataset maps({{"x", torch::arange(6)}, {"y", torch::ones({6, 2})}});
+  using TensorMap = std::map<std::string, torch::Tensor>;
+  const auto maps =
+      data::map_dataset(data::TensorDataset(torch::arange(6), torch::ones({6, 2})), [](const data::Example& sample) {
+        return TensorMap{{"x", sample.data}, {"y", sample.target}};
+      });
   data::DataLoaderOf loader(
       maps, {.batch_size = 3, .num_workers = GetParam(), .device = test_device(1), .rank = 0, .world_size = 1});
-  for (data::TensorMap& batch : loader) EXPECT_EQ(batch.size(), 2U);
+  for (TensorMap& batch : loader) EXPECT_EQ(batch.size(), 2U);
   expect_copies(1, {4, 6 * (8 + 8)});
 }
 

@@ -47,7 +47,6 @@ TEST(Metrics, ArgumentsAreChecked) {
   expect_in(error_of([] { Accuracy(std::vector<std::int64_t>()); }), {"Accuracy", "[]"});
   expect_in(error_of([] { Accuracy({1, 0}); }), {"Accuracy", "[1, 0]"});
   expect_in(error_of([] { ConfusionMatrix(0); }), {"ConfusionMatrix", "num_classes", "0"});
-  expect_in(error_of([] { Auroc(1); }), {"Auroc", "num_classes", "1"});
 }
 
 TEST(Metrics, WrongSamplesAreNamed) {
@@ -79,51 +78,24 @@ TEST(Metrics, WrongSamplesOfOtherMetricsAreNamed) {
   expect_in(error_of([&] { confusion.update(integers({0, 1}), integers({-1, 1})); }), {"labels[0] is -1"});
   expect_in(error_of([&] { confusion.update(torch::zeros({2, 4}), integers({0, 1})); }), {"{samples, 3}", "[2, 4]"});
   expect_in(error_of([&] { confusion.compute(); }), {"predictions[1] is 3"});
-  Auroc auroc;
-  const double infinity = std::numeric_limits<double>::infinity();
-  expect_in(error_of([&] { auroc.update(torch::tensor({0.5, std::nan("")}), integers({0, 1})); }), {"sample 1", "NaN"});
-  auroc.reset();
-  expect_in(error_of([&] { auroc.update(torch::zeros({2, 3}), integers({0, 1})); }), {"{samples, 2} or {samples}"});
-  auroc.reset();
-  auroc.update(torch::tensor({-infinity, infinity}), integers({1, 1}));
-  expect_in(error_of([&] { auroc.compute(); }), {"class 1", "2 samples", "0 of others"});
-  EXPECT_TRUE(std::isnan(auroc.compute_per_class()[0]));
-  auroc.update(torch::tensor({0.0}), integers({0}));
-  EXPECT_EQ(auroc.compute(), 0.5);
-}
-
-// What the caller writes to its tensors later does not matter.
-TEST(Metrics, KeepTheirSamples) {
-  Auroc auroc;
-  Tensor scores = torch::tensor({0.1, 0.9});
-  Tensor labels = integers({0, 1});
-  auroc.update(scores, labels);
-  scores.fill_(0);
-  labels.fill_(0);
-  EXPECT_EQ(auroc.compute(), 1.0);
 }
 
 // A copy, such as one of the best epoch, counts on its own.
 TEST(Metrics, CopiesAreIndependent) {
   Accuracy accuracy;
   ConfusionMatrix confusion(2);
-  Auroc auroc;
-  const auto update = [](Accuracy& a, ConfusionMatrix& c, Auroc& r, std::int64_t label) {
+  const auto update = [](Accuracy& a, ConfusionMatrix& c, std::int64_t label) {
     a.update(torch::tensor({{0.1, 0.9}}), integers({label}));
     c.update(integers({1}), integers({label}));
-    r.update(torch::tensor({0.5, 0.25}), integers({label, 1 - label}));
   };
-  update(accuracy, confusion, auroc, 1);
+  update(accuracy, confusion, 1);
   Accuracy other_accuracy = accuracy;
   ConfusionMatrix other_confusion = confusion;
-  Auroc other_auroc = auroc;
-  update(other_accuracy, other_confusion, other_auroc, 0);
+  update(other_accuracy, other_confusion, 0);
   EXPECT_EQ(accuracy.compute()[0], 1.0);
   EXPECT_TRUE(torch::equal(confusion.compute(), torch::tensor({{0, 0}, {0, 1}})));
-  EXPECT_EQ(auroc.compute(), 1.0);
   EXPECT_EQ(other_accuracy.compute()[0], 0.5);
   EXPECT_TRUE(torch::equal(other_confusion.compute(), torch::tensor({{0, 1}, {0, 1}})));
-  EXPECT_EQ(other_auroc.compute(), 0.5);
 }
 
 class MetricsMulti : public testing::TestWithParam<int> {};
@@ -137,16 +109,13 @@ TEST_P(MetricsMulti, AllRanksLearnOfOnesWrongSamples) {
     const std::string who = "rank(s) " + std::to_string(group.world_size() - 1) + " cannot take part";
     Accuracy accuracy;
     ConfusionMatrix confusion(2);
-    Auroc auroc;
     const Tensor labels = integers({0, wrong ? 2 : 1});
     for (const auto& update : std::vector<std::function<void()>>{[&] { accuracy.update(torch::eye(2), labels); },
-                                                                 [&] { confusion.update(torch::eye(2), labels); },
-                                                                 [&] { auroc.update(torch::rand({2}), labels); }}) {
+                                                                 [&] { confusion.update(torch::eye(2), labels); }}) {
       EXPECT_EQ(error_of(update) == "no error", !wrong);
     }
     for (const auto& compute :
-         std::vector<std::function<void()>>{[&] { accuracy.compute(); }, [&] { confusion.compute(); },
-                                            [&] { auroc.compute(); }, [&] { auroc.compute_per_class(); }}) {
+         std::vector<std::function<void()>>{[&] { accuracy.compute(); }, [&] { confusion.compute(); }}) {
       const std::string error = error_of(compute);
       expect_in(error, {"labels[1] is 2, expected 0 to 1"});
       if (!wrong) expect_in(error, {who});
@@ -163,7 +132,6 @@ TEST_P(MetricsMulti, RanksThatDisagreeOrHaveNothing) {
     const bool last = rank == group.world_size() - 1;
     const auto error = [](const auto& metric) { return error_of([&] { metric.compute(); }); };
     expect_in(error(ConfusionMatrix(last ? 4 : 3)), {"ConfusionMatrix of 4 classes on rank(s)", "of 3 classes on"});
-    expect_in(error(Auroc(last ? 4 : 3)), {"Auroc of 4 classes on rank(s)", "of 3 classes on"});
     expect_in(error(last ? Accuracy({1, 5}) : Accuracy()), {"top 1, 5 on rank(s)", "top 1 on"});
     expect_in(last ? error(Accuracy()) : error(Average()), {"Average on rank(s) 0", "Accuracy of top 1 on rank(s)"});
     Accuracy other_scores;
@@ -173,13 +141,6 @@ TEST_P(MetricsMulti, RanksThatDisagreeOrHaveNothing) {
     expect_in(error(Average()), {"Average: no rank has a sample"});
     expect_in(error(Accuracy()), {"Accuracy: no rank has a sample"});
     expect_in(error(ConfusionMatrix(3)), {"ConfusionMatrix: no rank has a sample"});
-    expect_in(error(Auroc(3)), {"Auroc: no rank has a sample"});
-    // Only one rank has samples, and of one class.
-    Auroc auroc(3);
-    if (last) auroc.update(torch::rand({4, 3}), integers({1, 1, 1, 2}));
-    expect_in(error(auroc), {"class 0", "0 samples", "4 of others"});
-    const std::vector<double> areas = auroc.compute_per_class();
-    EXPECT_TRUE(std::isnan(areas[0]) && !std::isnan(areas[1]) && !std::isnan(areas[2]));
   });
 }
 
@@ -192,9 +153,6 @@ TEST(MetricsGroupMulti, CountsTheRanksOfAGroup) {
     Average average;
     average.add(rank + 1.0, 2.0);
     EXPECT_EQ(average.compute(pair), 1.0);
-    Auroc auroc;
-    auroc.update(torch::tensor({rank * 0.25, 0.4}), integers({1, 0}));
-    EXPECT_EQ(auroc.compute(pair), 0.5);
   });
 }
 

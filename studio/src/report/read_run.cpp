@@ -9,7 +9,6 @@
 #include "base/printable.h"
 #include "base/regular_file.h"
 #include "lockstep/report/run.h"
-#include "picture_tools/web_page.h"
 #include "report/json.h"
 
 namespace lockstep::report {
@@ -19,8 +18,6 @@ using Json = nlohmann::ordered_json;
 
 // A line of a log is never longer; a file of another kind may be one endless line.
 constexpr std::size_t kLongestLine = std::size_t{1} << 26;
-// Base64. RunLog's own pictures have some 5 KB.
-constexpr std::size_t kLargestPicture = std::size_t{1} << 16;
 
 // All of these throw Json::exception for a field of a wrong type: the line is then no event.
 std::int64_t integer(const Json& event, const char* key, std::int64_t missing = 0) {
@@ -125,7 +122,6 @@ void on_start(const Json& event, double time, RunRecord& run, std::optional<RunR
   drop_from(session.first_epoch, run.evaluations);
   drop_from(session.first_epoch, run.times);
   if (run.confusion_epoch >= session.first_epoch) run.confusion_epoch = -1;
-  if (run.samples_epoch >= session.first_epoch) run.samples_epoch = -1;
   run.results.clear();
   run.error.clear();
   if (is_new) {
@@ -179,24 +175,6 @@ void on_confusion(const Json& event, RunRecord& run) {
   run.confusion = std::move(cells);
 }
 
-void on_samples(const Json& event, RunRecord& run) {
-  const std::int64_t epoch = integer(event, "epoch");
-  std::vector<SampleRecord> samples;
-  for (const Json& sample : event.at("samples")) {
-    samples.push_back({.name = text(sample, "name"),
-                       .label = text(sample, "label"),
-                       .predicted = text(sample, "predicted"),
-                       .loss = number(sample, "loss"),
-                       .probability = number(sample, "probability"),
-                       .jpeg_base64 = text(sample, "jpeg")});
-    std::string& jpeg = samples.back().jpeg_base64;
-    if (jpeg.size() > kLargestPicture || !data::is_base64(jpeg)) jpeg.clear();
-    if (samples.size() == RunLog::kMostSamples) break;
-  }
-  run.samples_epoch = epoch;
-  run.samples = std::move(samples);
-}
-
 void apply(const Json& event, RunRecord& run, std::optional<RunRecord>& replaced) {
   const auto& kind = event.at("event").get_ref<const std::string&>();
   const double time = number(event, "time");
@@ -214,8 +192,6 @@ void apply(const Json& event, RunRecord& run, std::optional<RunRecord>& replaced
     put(run.times, times(event));
   } else if (kind == "confusion") {
     on_confusion(event, run);
-  } else if (kind == "samples") {
-    on_samples(event, run);
   } else if (kind == "note") {
     run.notes.push_back({time, text(event, "text")});
   } else if (kind == "end") {

@@ -77,13 +77,6 @@ tr:last-child td{border-bottom:0}
 font-weight:500;overflow:hidden;text-overflow:ellipsis}
 .matrix .strong{color:#fff}
 @media (prefers-color-scheme:dark){.matrix .strong{color:#0e1116}}
-.samples{display:grid;grid-template-columns:repeat(auto-fill,minmax(132px,1fr));gap:12px}
-.sample{background:var(--card);border:1px solid var(--edge);border-radius:10px;overflow:hidden;font-size:13px;line-height:1.4}
-.sample .picture{height:112px;background:var(--grid);display:flex;align-items:center;justify-content:center;color:var(--soft)}
-.sample img{width:96px;height:96px;object-fit:contain}
-.sample .text{padding:8px 10px}
-.sample .wrong{color:var(--bad);font-weight:600}
-.sample .path{color:var(--soft);font-size:11px}
 dl{display:grid;grid-template-columns:minmax(90px,auto) 1fr;gap:4px 16px;margin:10px 0 0;font-size:14px}
 dt{color:var(--soft)}dd{margin:0}
 pre{white-space:pre-wrap;font:13px/1.5 ui-monospace,"DejaVu Sans Mono",monospace;margin:10px 0 0}
@@ -92,7 +85,7 @@ ul{margin:8px 0;padding-left:20px}
 footer{margin-top:40px;color:var(--soft);font-size:13px}
 @media (max-width:560px){main{padding:18px 12px 36px}h1{font-size:21px}.tiles{grid-template-columns:1fr 1fr}
 .tile .value{font-size:19px}.plot{grid-template-columns:46px 1fr}.card{padding:12px}.bars .who{max-width:84px}}
-@media print{body{background:#fff}.card,.tile,.sample{break-inside:avoid}}
+@media print{body{background:#fff}.card,.tile{break-inside:avoid}}
 )css";
 
 std::string page(const std::string& title, const std::string& body) {
@@ -105,7 +98,7 @@ std::string page(const std::string& title, const std::string& body) {
 
 std::string html_report(const RunRecord& run, const ScalingTable& scaling) {
   return page(run.name, summary_section(run) + scaling_section(scaling) + curves_section(run) + times_section(run) +
-                            confusion_section(run) + samples_section(run) + settings_section(run));
+                            confusion_section(run) + settings_section(run));
 }
 
 Status write_report(const std::filesystem::path& folder, const std::filesystem::path& file) {

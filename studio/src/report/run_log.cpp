@@ -14,8 +14,6 @@
 #include "lockstep/base/fork.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/mutex.h"
-#include "picture_tools/thumbnail.h"
-#include "picture_tools/web_page.h"
 #include "report/append_file.h"
 #include "report/json.h"
 
@@ -25,7 +23,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kFormat = 1;
-constexpr int kThumbnailSide = 96;
 constexpr std::size_t kLongestCommand = 1 << 16;
 
 Json to_json(const Scalars& scalars) {
@@ -68,18 +65,6 @@ Json pass_event(std::string_view event, std::int64_t epoch, const Pass& pass) {
           {"seconds", to_json_number(pass.seconds)},
           {"samples", pass.samples},
           {"scalars", to_json(pass.scalars)}};
-}
-
-Json to_json(const Sample& sample) {
-  Json json = {{"name", sample.name},
-               {"label", sample.label},
-               {"predicted", sample.predicted},
-               {"loss", to_json_number(sample.loss)},
-               {"probability", to_json_number(sample.probability)}};
-  if (sample.picture == nullptr) return json;
-  const Result<std::vector<std::uint8_t>> jpeg = data::thumbnail(*sample.picture, kThumbnailSide);
-  if (jpeg.ok()) json["jpeg"] = data::to_base64(jpeg.value());
-  return json;
 }
 
 }  // namespace
@@ -197,21 +182,6 @@ void RunLog::confusion(std::int64_t epoch, std::span<const std::int64_t> counts)
     if (counts[i] != 0) cells.push_back({i / classes, i % classes, counts[i]});
   }
   writer_->write({{"event", "confusion"}, {"epoch", epoch}, {"classes", classes}, {"cells", std::move(cells)}});
-}
-
-void RunLog::worst_samples(std::int64_t epoch, std::span<const Sample> samples) {
-  if (writer_ == nullptr) return;
-  std::vector<const Sample*> worst;
-  for (const Sample& sample : samples) worst.push_back(&sample);
-  // NaN is worse than any number.
-  const auto badness = [](const Sample* sample) {
-    return std::isnan(sample->loss) ? std::numeric_limits<double>::infinity() : sample->loss;
-  };
-  std::stable_sort(worst.begin(), worst.end(), [&](const auto* a, const auto* b) { return badness(a) > badness(b); });
-  if (worst.size() > kMostSamples) worst.resize(kMostSamples);
-  Json list = Json::array();
-  for (const Sample* sample : worst) list.push_back(to_json(*sample));
-  writer_->write({{"event", "samples"}, {"epoch", epoch}, {"samples", std::move(list)}});
 }
 
 void RunLog::note(std::string_view text) {

@@ -262,7 +262,6 @@ void Trainer::Loop::Elastic::compute(ElasticStep& step) {
 
 void Trainer::Loop::Elastic::update() {
   loop_.step_.apply(report_);
-  if (loop_.profile_) loop_.profile_->step();
   trainer_detail::Progress& progress = now_.progress;
   if (options_.scheduler && options_.scheduler_interval == TrainerOptions::Interval::kStep) options_.scheduler->step();
   now_.batch += parts_;

@@ -55,7 +55,6 @@ void check_options(const TrainerOptions& options) {
   least("evaluate_every", options.evaluate_every, 1);
   least("patience", options.patience, 0);
   least("checkpoint_every_steps", options.checkpoint_every_steps, 0);
-  least("profile_steps", options.profile_steps, 0);
   if (!options.checkpoint_dir.empty()) least("keep_last", options.keep_last, 1);
   least("clip_grad_norm", options.clip_grad_norm, 0.0);
   TORCH_CHECK_VALUE(options.ema_decay >= 0 && options.ema_decay < 1, "Trainer: ema_decay must be in [0, 1), got ",
@@ -160,7 +159,6 @@ TrainingResult Trainer::Loop::fit(Feed& train, Feed* evaluation) {
   asked_ = 0;
   vote_.forget();
   start(train, evaluation);
-  if (options_.profile_steps > 0 && get_rank() == 0) profile_.emplace(options_.profile_steps, options_.profile_file);
   if (options_.elastic) return Elastic(*this, train, evaluation).fit();
   TrainingResult result;
   while (true) {
@@ -190,7 +188,6 @@ std::optional<TrainingEnd> Trainer::Loop::end_after_epoch(Feed& train, Feed* eva
 }
 
 TrainingResult Trainer::Loop::finish(TrainingEnd end, TrainingResult result) {
-  profile_.reset();
   state_.wait();
   result.end = end;
   result.signal = end == TrainingEnd::kInterrupted ? asked_ - 1 : 0;
@@ -253,7 +250,6 @@ bool Trainer::Loop::train_epoch(Feed& feed, EpochReport& epoch) {
   while (batch < batches && !stopped) {
     const auto parts = static_cast<int>(std::min(options_.accumulation, batches - batch));
     StepReport report = step_.run(feed, parts);
-    if (profile_) profile_->step();
     if (options_.scheduler && options_.scheduler_interval == TrainerOptions::Interval::kStep) {
       options_.scheduler->step();
     }

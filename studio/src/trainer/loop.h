@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,28 +15,6 @@
 #include "stop.h"
 
 namespace lockstep {
-namespace trainer_detail {
-
-// A trace of the first steps, in the format of chrome://tracing and Perfetto.
-class Profile {
- public:
-  Profile(std::int64_t steps, std::filesystem::path file);
-  ~Profile();
-  Profile(const Profile&) = delete;
-  Profile& operator=(const Profile&) = delete;
-
-  // After each step; writes the file after the last one.
-  void step();
-
- private:
-  void write();
-
-  std::int64_t left_;
-  std::filesystem::path file_;
-};
-
-}  // namespace trainer_detail
-
 class Trainer::Loop {
  public:
   using Feed = trainer_detail::Feed;
@@ -74,7 +51,6 @@ class Trainer::Loop {
   const torch::Device device_;
   trainer_detail::OptimizerStep step_;
   trainer_detail::RunState state_;
-  std::optional<trainer_detail::Profile> profile_;
   bool started_ = false;
   std::optional<std::string> held_;  // the cursor of a training loader that hold() has left within an epoch
   std::atomic<bool> stop_{false};

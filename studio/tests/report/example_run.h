@@ -16,25 +16,11 @@ struct ExampleRun {
   int steps = 100;  // of each epoch
   int ranks = 4;
   int classes = 10;
-  std::string name = "first run";  // of the run, and with a number of classes, samples and hosts
+  std::string name = "first run";  // of the run, and with a number of classes and hosts
   std::string class_name = "class";
   std::string scalar_name = "grad_norm";
   bool finished = true;
 };
-
-inline data::Image example_picture(int side, int seed) {
-  data::Image image(side, side);
-  for (int y = 0; y < side; ++y) {
-    for (int x = 0; x < side; ++x) {
-      std::uint8_t* pixel = image.row(y) + 4 * x;
-      pixel[0] = static_cast<std::uint8_t>(127 + 120 * std::sin(0.05 * x * (1 + seed % 5)));
-      pixel[1] = static_cast<std::uint8_t>(127 + 120 * std::cos(0.07 * y + seed));
-      pixel[2] = static_cast<std::uint8_t>((x * y + 40 * seed) % 256);
-      pixel[3] = 0;
-    }
-  }
-  return image;
-}
 
 inline void log_epoch(RunLog& log, const ExampleRun& run, int epoch) {
   const double progress = static_cast<double>(epoch) / run.epochs;
@@ -77,19 +63,6 @@ inline void log_results(RunLog& log, const ExampleRun& run) {
     }
   }
   log.confusion(run.epochs - 1, counts);
-  std::vector<data::Image> pictures;
-  std::vector<Sample> samples;
-  for (int i = 0; i < 12; ++i) pictures.push_back(example_picture(i % 2 == 0 ? 224 : 28, i));
-  for (int i = 0; i < 12; ++i) {
-    samples.push_back({.name = "/data/val/" + run.class_name + std::to_string(i % run.classes) + "/" + run.name +
-                               std::to_string(i) + ".png",
-                       .label = run.class_name + std::to_string(i % run.classes),
-                       .predicted = run.class_name + std::to_string((i + 1) % run.classes),
-                       .loss = 12.0 - i,
-                       .probability = 0.99 - 0.01 * i,
-                       .picture = &pictures[static_cast<std::size_t>(i)]});
-  }
-  log.worst_samples(run.epochs - 1, samples);
   log.note("saved " + run.name);
 }
 

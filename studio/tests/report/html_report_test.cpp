@@ -37,11 +37,10 @@ std::string page_of(const ScratchFolder& folder, const ExampleRun& run) {
 TEST(HtmlReport, ShowsEveryPartOfARun) {
   const ScratchFolder folder;
   const std::string page = page_of(folder, {});
-  for (const char* part :
-       {"<h1>first run</h1>", "badge finished", "4 processes on 3 machines", "Best accuracy", "Curves",
-        "Loss, each step", "Learning rate", "Speed of training", "Where the time went", "Stragglers", "<b>rank 2</b>",
-        "Confusion, epoch 10", "Most confused", "Worst samples", "data:image/jpeg;base64,/9j/", "optimizer.momentum",
-        "2.15.0", "All epochs as a table", "saved first run"}) {
+  for (const char* part : {"<h1>first run</h1>", "badge finished", "4 processes on 3 machines", "Best accuracy",
+                           "Curves", "Loss, each step", "Learning rate", "Speed of training", "Where the time went",
+                           "Stragglers", "<b>rank 2</b>", "Confusion, epoch 10", "Most confused", "optimizer.momentum",
+                           "2.15.0", "All epochs as a table", "saved first run"}) {
     EXPECT_PRED2(contains, page, part);
   }
   EXPECT_EQ(count(page, "<figure"), count(page, "</figure>"));
@@ -65,7 +64,7 @@ TEST(HtmlReport, NeedsNothingElse) {
   EXPECT_EQ(count(page, "http://"), 0U);
   EXPECT_EQ(count(page, "https://"), 0U);
   EXPECT_EQ(count(page, "url("), 0U);
-  EXPECT_EQ(count(page, "src="), count(page, "src='data:image/jpeg;base64,"));
+  EXPECT_EQ(count(page, "src="), 0U);
 }
 
 TEST(HtmlReport, EscapesWhateverNamesAre) {
@@ -117,7 +116,6 @@ TEST(HtmlReport, OfARunThatHasJustBegun) {
   log.epoch(0, {.seconds = std::nan(""), .scalars = {{"loss", 1e300}, {"accuracy", -1.0}}});
   log.times(0, std::vector<RankTimes>{{0, "", {{"input", std::nan("")}, {"compute", -1.0}}}});
   log.confusion(0, {});
-  log.worst_samples(0, {});
   log.end({{"accuracy", INFINITY}});
   EXPECT_TRUE(write_report(folder.path()).ok());
 }

@@ -118,7 +118,6 @@ TEST(ReadRun, LeavesOutDamagedLinesAndKeepsTheOthers) {
       R"({"event":"epoch","epoch":1e300})",
       R"({"event":"times","epoch":1,"ranks":[7]})",
       R"({"event":"confusion","epoch":1,"classes":2,"cells":[[1]]})",
-      R"({"event":"samples","epoch":1,"samples":[[]]})",
       R"({"event":"start","command":"a string"})",
       R"({"event":"note","text":7})",
       std::string(100000, '['),
@@ -130,15 +129,11 @@ TEST(ReadRun, LeavesOutDamagedLinesAndKeepsTheOthers) {
           "\n\n \r\n";
   text += R"({"event":"confusion","epoch":1,"classes":2,"cells":[[0,0,5],[2,0,1],[-1,0,1],[0,1,-3]]})"
           "\n";
-  text += R"({"event":"samples","epoch":1,"samples":[{"name":"a","jpeg":"\"><script>"},{"name":"b","jpeg":"AAAA"}]})"
-          "\n";
   text += R"({"event":"step","epoch":1,"step":1,"scalars":{"loss":0.5}})";  // no newline
   folder.write("run.jsonl", text);
   const RunRecord run = read(folder);
   EXPECT_EQ(run.bad_lines, static_cast<std::int64_t>(bad.size()));
   EXPECT_EQ(run.confusion.size(), 1U);
-  EXPECT_EQ(run.samples.at(0).jpeg_base64, "");
-  EXPECT_EQ(run.samples.at(1).jpeg_base64, "AAAA");
   EXPECT_EQ(run.steps.at("loss").size(), 1U);
 }
 

@@ -36,11 +36,6 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-data::Image grey(int width, int height) {
-  return data::image_from_packed(std::vector<std::uint8_t>(static_cast<std::size_t>(width * height), 128),
-                                 {width, height}, 1);
-}
-
 // The messages that Lockstep logs while it lives.
 class CaughtLog {
  public:
@@ -121,32 +116,9 @@ TEST(RunLog, WithoutAFolderWritesNothing) {
   RunLog log;
   log.start({});
   log.step(0, 0, {{"loss", 1.0}});
-  log.worst_samples(0, std::vector<Sample>(1));
   log.end();
   EXPECT_TRUE(log.path().empty());
   EXPECT_TRUE(log.status().ok());
-}
-
-TEST(RunLog, KeepsTheWorstSamplesWithSmallPictures) {
-  const ScratchFolder folder;
-  const data::Image large = grey(400, 200);
-  const data::Image none;
-  std::vector<Sample> samples(40);
-  for (std::size_t i = 0; i < samples.size(); ++i) {
-    samples[i] = {.name = std::to_string(i), .label = "a", .predicted = "b", .loss = static_cast<double>(i)};
-  }
-  samples[3].loss = kNan;
-  samples[3].picture = &large;
-  samples[39].picture = &none;
-  open(folder).worst_samples(2, samples);
-  const RunRecord run = read(folder);
-  ASSERT_EQ(run.samples.size(), RunLog::kMostSamples);
-  EXPECT_EQ(run.samples_epoch, 2);
-  EXPECT_EQ(run.samples[0].name, "3");
-  EXPECT_TRUE(run.samples[0].jpeg_base64.starts_with("/9j/"));  // a JPEG
-  EXPECT_LT(run.samples[0].jpeg_base64.size(), 4000U);
-  EXPECT_EQ(run.samples[1].name, "39");
-  EXPECT_TRUE(run.samples[1].jpeg_base64.empty());
 }
 
 TEST(RunLog, LeavesOutAConfusionMatrixOfAnotherSize) {
@@ -327,7 +299,7 @@ TEST(RunLog, LinesAreJson) {
     RunLog log = open(folder);
     log.start({.name = "bytes \xff\xfe and \"quotes\"\n", .configuration = {{"rate", kInfinity}, {"rate", 1}}});
     log.step(0, 0, {{"loss", -kInfinity}});
-    log.worst_samples(0, std::vector<Sample>{{.name = "\xc3(.png"}});
+    log.note("\xc3(.png");
   }
   for (const std::string& line : lines_of(read_file(folder.path("run.jsonl")))) {
     const auto json = nlohmann::json::parse(line, nullptr, false);

@@ -12,7 +12,7 @@ namespace {
 
 class TrainProgramParity : public TrainProgram {};
 
-TEST_F(TrainProgramParity, TensorBoardShowsCurvesTimesWeightsAndSamples) {
+TEST_F(TrainProgramParity, TensorBoardShowsCurvesAndTimes) {
   const Finished finished = train({"--epochs", "1"}, 2);
   ASSERT_EQ(finished.exit_code, 0) << finished.err;
   Process reader(
@@ -21,9 +21,7 @@ TEST_F(TrainProgramParity, TensorBoardShowsCurvesTimesWeightsAndSamples) {
   ASSERT_EQ(read.exit_code, 0) << read.err;
   expect_in(read.out, {"\"train/loss\": [[1, ", "\"train/lr\": [[1, ", "\"epoch/train_loss\": [[0, ",
                        "\"epoch/samples_per_second\": [[0, ", "\"epoch/test_accuracy\": [[0, ", "\"time/input\": [[0, ",
-                       "\"time/compute\": [[0, ", "\"time/communication\": [[0, ",
-                       "\"weights/features.0.0.weight\": [{\"step\": 0, ", "\"worst/pictures\": [[0, ",
-                       "\"worst/table\": [[0, "});
+                       "\"time/compute\": [[0, ", "\"time/communication\": [[0, "});
 }
 
 // The newest checkpoint is lost, so the second epoch is trained again: each of the 12 steps is there once.

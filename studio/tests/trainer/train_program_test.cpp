@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <set>
 
 #include "lockstep/base/fd.h"
 #include "lockstep/report/run.h"
@@ -37,23 +36,6 @@ class TrainProgramMulti : public TrainProgram {
     EXPECT_EQ(run->confusion_classes, 3);
     EXPECT_EQ(run->classes.size(), 3U);
   }
-
-  // The file of each sample is in the folder of its class, and each of another: the names are those of the pictures.
-  void expect_worst_samples() const {
-    auto run = report::read_run(scratch_.path("run"));
-    ASSERT_TRUE(run.ok()) << run.status().message();
-    ASSERT_FALSE(run->samples.empty());
-    std::set<std::string> names;
-    double before = 1e9;
-    for (const report::SampleRecord& sample : run->samples) {
-      EXPECT_TRUE(names.insert(sample.name).second) << sample.name;
-      EXPECT_NE(sample.name.find("/test/" + sample.label + "/"), std::string::npos) << sample.name << sample.label;
-      EXPECT_NE(sample.label, sample.predicted);
-      EXPECT_FALSE(sample.jpeg_base64.empty());
-      EXPECT_LE(sample.loss, before);
-      before = sample.loss;
-    }
-  }
 };
 
 TEST_F(TrainProgramMulti, PlansTrainsAndResumesOnAnotherNumberOfRanks) {
@@ -69,7 +51,6 @@ TEST_F(TrainProgramMulti, PlansTrainsAndResumesOnAnotherNumberOfRanks) {
   EXPECT_NE(first.out.find("epoch 1/1: test loss"), std::string::npos) << first.out;
   EXPECT_TRUE(std::filesystem::exists(scratch_.path("run/report.html")));
   EXPECT_FALSE(std::filesystem::is_empty(scratch_.path("run/tensorboard")));
-  expect_worst_samples();
   const Finished second = train({"--resume"}, 2);
   EXPECT_EQ(second.exit_code, 0) << second.err;
   EXPECT_EQ(second.out.find("epoch 1/2"), std::string::npos) << second.out;
@@ -83,7 +64,7 @@ TEST_F(TrainProgramMulti, PlansTrainsAndResumesOnAnotherNumberOfRanks) {
   expect_log();
 }
 
-// The first batch of the evaluation is a corrupt picture alone. It counts for nothing, and the others keep their names.
+// The first batch of the evaluation is a corrupt picture alone. It counts for nothing.
 TEST_F(TrainProgramMulti, EvaluatesTheGoodPicturesOnly) {
   scratch_.write("project/data/pictures/test/circle/24.ppm", "P6 32 32 255 cut off");
   const Finished finished = train({"--epochs", "1", "--on-corrupt", "skip", "--test-batch-size", "1"});
@@ -92,7 +73,6 @@ TEST_F(TrainProgramMulti, EvaluatesTheGoodPicturesOnly) {
   ASSERT_TRUE(run.ok()) << run.status().message();
   ASSERT_EQ(run->evaluations.size(), 1U);
   EXPECT_EQ(run->evaluations[0].samples, 23);
-  expect_worst_samples();
 }
 
 // No accuracy is better by 2, so the second evaluation ends it.
@@ -107,12 +87,10 @@ TEST_F(TrainProgramMulti, StopsEarly) {
   EXPECT_EQ(run->evaluations.size(), 2U);
 }
 
-TEST_F(TrainProgramMulti, TriesAFewBatchesAndWritesATrace) {
-  const Finished finished = train({"--epochs", "1", "--limit-batches", "2", "--profile-steps", "1"});
+TEST_F(TrainProgramMulti, TriesAFewBatches) {
+  const Finished finished = train({"--epochs", "1", "--limit-batches", "2"});
   EXPECT_EQ(finished.exit_code, 0) << finished.err;
   EXPECT_NE(finished.out.find("finished after 1 epoch, 2 steps"), std::string::npos) << finished.out;
-  EXPECT_NE(finished.out.find("profile: " + scratch_.path("run/profile.json")), std::string::npos) << finished.out;
-  EXPECT_GT(std::filesystem::file_size(scratch_.path("run/profile.json")), 1000U);
 }
 
 // An epoch of some seconds, without a terminal.

@@ -14,8 +14,6 @@ std::string escaped(std::string_view text);
 
 // As in data URLs (RFC 4648, with padding).
 std::string to_base64(std::span<const std::uint8_t> bytes);
-// Whether the text is base64 and nothing else.
-bool is_base64(std::string_view text);
 // An <img> element. `base64` is that of a JPEG.
 std::string picture_element(std::string_view base64);
 

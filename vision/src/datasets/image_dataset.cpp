@@ -20,7 +20,7 @@ class ImageDataset::CorruptLog {
     ++samples_;
     const auto [place, is_new] = places_.try_emplace(index, files_.size());
     if (is_new) {
-      files_.push_back({name, reason, 0, index});
+      files_.push_back({name, reason, 0});
       log::warning("left out a corrupt picture: " + reason);
     }
     ++files_[place->second].times;

@@ -41,12 +41,6 @@ std::string to_base64(std::span<const std::uint8_t> bytes) {
   return text;
 }
 
-bool is_base64(std::string_view text) {
-  if (text.empty() || text.size() % 4 != 0) return false;
-  const std::size_t padding = text.ends_with("==") ? 2 : text.ends_with('=') ? 1 : 0;
-  return text.substr(0, text.size() - padding).find_first_not_of(kDigits) == std::string_view::npos;
-}
-
 std::string picture_element(std::string_view base64) {
   return fmt::format("<img alt='' src='data:image/jpeg;base64,{}'>", base64);
 }

@@ -43,9 +43,6 @@ Transform made(const TextValue& call) {
   const auto kind = kinds_by_name().find(name);
   if (kind == kinds_by_name().end())
     refuse(fmt::format("no transform '{}'; the nearest name is {}", name, nearest(name)));
-  if (call.shown && name == "RandomApply" && std::count(call.names.begin(), call.names.end(), "p") == 0)
-    refuse("RandomApply: expected p, which v2 does not print: write RandomApply([...], p=...)");
-  if (call.shown && name == "Compose" && call.items.empty()) return RandomApply{{}, 1.0};
   try {
     return kind->second->from_text(call);
   } catch (const DataError& error) {

@@ -172,8 +172,6 @@ std::vector<const TextValue*> arguments_of(const TextValue& call, const std::vec
     std::size_t at = i;
     if (const std::string& name = call.names[i]; !name.empty()) {
       for (at = 0; at < parameters.size() && parameters[at].name != name; ++at) continue;
-      if (at == parameters.size() && call.shown && name == "transforms" && !call.items[i].items.empty())
-        refuse(fmt::format("expected numbers and words, found {}(...)", call.items[i].items.front().word));
       if (at == parameters.size()) refuse(fmt::format("no parameter '{}'; {}", name, known));
     }
     if (at >= parameters.size()) refuse(fmt::format("{} parameters are too many; {}", call.items.size(), known));

@@ -21,9 +21,6 @@ struct TextValue {
   std::string word;                // of a call: its name
   std::vector<TextValue> items;    // of a list, or the arguments of a call
   std::vector<std::string> names;  // of the arguments of a call; empty for those by position
-  // A call whose transforms are not in a list, as print() shows them. They are in a list here: argument `transforms`.
-  // Also a call without arguments whose ')' is on a line of its own: print() shows an empty Compose so.
-  bool shown = false;
 };
 
 // A name with or without arguments. kInvalidArgument says where the text goes wrong.

@@ -42,7 +42,7 @@ TEST(ParseTransforms, ReadsPythonsNotation) {
   EXPECT_EQ(one<Resize>("Resize(8, InterpolationMode.NEAREST_EXACT, antialias=True)").interpolation,
             Interpolation::kNearest);
   EXPECT_EQ(one<Resize>("Resize(8, 1)").interpolation, Interpolation::kLanczos);  // PIL's number
-  EXPECT_DOUBLE_EQ(one<RandomResizedCrop>("RandomResizedCrop(8, ratio=(3/4, 2 * 2 / 3.))").ratio.high, 4.0 / 3.0);
+  EXPECT_DOUBLE_EQ(one<RandomResizedCrop>("RandomResizedCrop(8, ratio=(3/4, 4. / 3.))").ratio.high, 4.0 / 3.0);
   EXPECT_TRUE(one<RandomErasing>("RandomErasing(1, (0.1, 0.2), (1, 2), value='random')").random);
   const auto erasing = one<RandomErasing>("RandomErasing(1, (0.1, 0.2), (1, 2), (1, 2, 3), True)");
   EXPECT_FALSE(erasing.random);
@@ -53,12 +53,10 @@ TEST(ParseTransforms, ReadsPythonsNotation) {
   one<ConvertImageDtype>("v2.ToDtype(torch.float32, scale=True)");
   one<PILToTensor>("v2.ToDtype(torch.uint8)");
   one<PILToTensor>("v2.ToImage()");
-  EXPECT_EQ(std::get<int>(one<Resize>("Resize(2 * (3 + 5) - 8 / -2 // 3)").size), 18);
-  EXPECT_EQ(std::get<int>(one<Resize>("Resize(1.0 // 0.1)").size), 9);
-  EXPECT_EQ(one<RandomHorizontalFlip>("RandomHorizontalFlip(p=(-(-.5)))").p, 0.5);
-  EXPECT_EQ(one<Normalize>("Normalize(3 * [1e-3], (- 0.5,))").mean, (std::vector<double>{1e-3, 1e-3, 1e-3}));
-  EXPECT_EQ(one<Normalize>("Normalize(3 * [1e-3], (- 0.5,))").std, std::vector<double>{-0.5});
-  EXPECT_EQ(one<Normalize>("Normalize((0.5) * 3, +1)").mean, std::vector<double>{1.5});
+  EXPECT_EQ(one<RandomHorizontalFlip>("RandomHorizontalFlip(p=(.5))").p, 0.5);
+  EXPECT_EQ(one<Normalize>("Normalize(3 * [1e-3], (-0.5,))").mean, (std::vector<double>{1e-3, 1e-3, 1e-3}));
+  EXPECT_EQ(one<Normalize>("Normalize(3 * [1e-3], (-0.5,))").std, std::vector<double>{-0.5});
+  EXPECT_EQ(one<Normalize>("Normalize((0.5), +1)").mean, std::vector<double>{0.5});
   const auto apply = one<RandomApply>("RandomApply([ColorJitter(0.1), RandomChoice([RandomInvert()])], p=0.3)");
   ASSERT_EQ(apply.transforms.size(), 2U);
   EXPECT_EQ(std::get<RandomChoice>(apply.transforms[1]).transforms.size(), 1U);
@@ -75,22 +73,6 @@ TEST(ParseTransforms, AComposeIsItsTransformsOrOneTransformOfAList) {
   ASSERT_EQ(choice.size(), 1U);
   EXPECT_EQ(std::get<RandomApply>(choice[0]).p, 1.0);
   EXPECT_EQ(std::get<RandomApply>(choice[0]).transforms.size(), 2U);
-}
-
-// print() shows no list around the transforms, and no commas between them.
-TEST(ParseTransforms, ReadsWhatPrintShowsOfACompose) {
-  auto flat = parse_transforms(
-      {"Compose(\n    RandomApply(\n    p=0.3\n    Pad(padding=1, fill=0, padding_mode=constant)\n    RandomChoice(\n"
-       "    Pad(padding=1, fill=0, padding_mode=constant)\n)(p=[1])\n)\n    ToTensor()\n)"});
-  ASSERT_TRUE(flat.ok()) << flat.status().message();
-  ASSERT_EQ(flat->size(), 2U);
-  const auto& apply = std::get<RandomApply>(flat->at(0));
-  EXPECT_EQ(apply.p, 0.3);
-  ASSERT_EQ(apply.transforms.size(), 2U);
-  EXPECT_EQ(std::get<RandomChoice>(apply.transforms[1]).p, std::vector<double>{1.0});
-  flat = parse_transforms({"Compose(\n)", "Compose(\n    Compose(\n)\n    ToTensor(\n)\n)"});
-  ASSERT_TRUE(flat.ok()) << flat.status().message();
-  EXPECT_EQ(flat->size(), 1U);
 }
 
 // A new transform needs a line here.
@@ -147,10 +129,7 @@ TEST(ParseTransforms, SaysWhatIsWrong) {
   for (const auto& [text, parts] : std::vector<Wrong>{
            {"RandomHorizontalFlips", {"no transform", "RandomHorizontalFlip"}},
            {"Lambda(f)", {"no transform 'Lambda'"}},
-           {"Resize(\n)(transforms=3)", {"no parameter 'transforms'"}},
-           {"Resize(int(x=16))", {"one number"}},
-           {"Normalize([0.5]*3*3*3*3*3*3*3*3*3*3*3*3*3*3*3*3*3*3*3*3*3*3*3*3, [1])",
-            {"a list of numbers, 1, 2 or 3 times"}},
+           {"Normalize([0.5]*3*3, [1])", {"expected ',' or ')'", "found '*'"}},
            {"RandomRotation(degree=5)", {"RandomRotation", "no parameter 'degree'", "degrees, interpolation"}},
            {"CenterCrop", {"'size' is missing"}},
            {"CenterCrop(1, 2)", {"too many"}},
@@ -172,17 +151,17 @@ TEST(ParseTransforms, SaysWhatIsWrong) {
            {"ToDtype(torch.float32)", {"scale=True"}},
            {"Resize(2, 6)", {"PIL's numbers 0 to 5, found 6"}},
            {"Resize(3 / 0)", {"expected a divisor other than 0 at character 12, found '0'"}},
-           {"Resize(int('16'))", {"expected one number at character 12"}},
-           {"Resize(int(16, 2))", {"expected one number at character 12"}},
-           {"Resize(round(16.5))", {"Resize: expected numbers and words, found round(...)"}},
+           {"Resize(int(16.5))", {"Resize: parameter 'size'", "expected a number"}},
            {"Compose()", {"Compose: parameter 'transforms' is missing"}},
            {"Resize(3**4)", {"expected a value at character 10, found '*'"}},
-           {"Resize(1 + 'a')", {"expected a number at character 12"}},
-           {"Resize(-inf)", {"expected a number at character 9, found 'i'"}},
+           {"Resize(1 + 1)", {"expected ',' or ')' at character 10, found '+'"}},
+           {"Resize('a' / 2)", {"expected a number at character 8"}},
+           {"Resize(2 * 3)", {"1, 2 or 3 times"}},
+           {"Resize(-inf)", {"expected a value at character 9, found 'i'"}},
            {"Resize(1_000)", {"expected ',' or ')'"}},
            {"Resize(2\n max_size=3)", {"expected ',' or ')' at character 11, found 'm'"}},
            {"Resize(2)(3)", {"expected the end"}},
-           {"RandomApply(\n    Pad(1)\n)", {"RandomApply: expected p, which v2 does not print"}},
+           {"Compose(\n    Pad(1)\n    ToTensor()\n)", {"expected ',' or ')'"}},
            {"Normalize([0.5] * 1e9, [1])", {"1, 2 or 3 times"}},
            {std::string(50, '['), {"the name of a transform"}},
            {"Resize(" + std::string(5000, '['), {"at most"}}}) {

@@ -35,14 +35,8 @@ struct CheckpointManagerOptions {
   // the state. The manager keeps this memory for the next save, which is then twice as fast, because fresh memory costs
   // more than copying.
   bool asynchronous = false;
-
-  // With `asynchronous`: the thread also makes the copies, beside the next forward and backward pass. save() itself
-  // copies only what these passes may change: buffers, generators, tensors on devices. The parameters and the
-  // optimizer's state must not change before wait_copied() has returned: call it before each optimizer.step().
-  bool overlap_copy = false;
 };
 
-struct PendingCopy;
 struct Saving;
 class SaveTurn;
 class WriterLock;
@@ -73,10 +67,6 @@ class CheckpointManager {
   // process; with `asynchronous`, until this manager's previous save has finished. Throws CheckpointError, also if the
   // previous save failed: the new checkpoint is then not saved. Any save may wait and throw as take_folder() does.
   void save(std::int64_t step, const Checkpoint& checkpoint, std::optional<double> metric = std::nullopt);
-  // Blocks until the last save has copied everything. Then parameters and the optimizer may change. Returns at once
-  // unless `overlap_copy` is set. If a parameter or the optimizer changes too early, the save fails, and the next
-  // save() or wait() throws its error.
-  void wait_copied();
   // Blocks until this manager's saves have finished; a fork does not wait for its parent's saves. Throws the error of
   // the last save, if it failed.
   void wait();
@@ -112,8 +102,7 @@ class CheckpointManager {
   using Best = CheckpointManagerOptions::Best;
   using Steps = std::vector<std::int64_t>;
 
-  void save_in_thread(std::int64_t step, Checkpoint state, std::vector<PendingCopy> pending,
-                      std::shared_ptr<const SaveTurn> turn);
+  void save_in_thread(std::int64_t step, Checkpoint state, std::shared_ptr<const SaveTurn> turn);
   void write(std::int64_t step, const Checkpoint& checkpoint, const SaveTurn& turn);
   void remove_unneeded(std::int64_t just_saved);
   std::filesystem::path move_aside(const Steps& steps);

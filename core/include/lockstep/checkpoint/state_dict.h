@@ -58,10 +58,9 @@ StateDict strip_prefix(const StateDict& state, std::string_view prefix);
 // stay what they are.
 StateDict to(const StateDict& state, torch::ScalarType dtype);
 
-// Reads a state dict that anyone has written: a safetensors file, a file of torch.save that holds a dict of tensors (a
-// Module's state_dict(), not the Module), or the folder of a distributed checkpoint (distributed_checkpoint.h). If the
-// file holds a dict of such dicts, as {"epoch": 3, "model": {...}}, `entry` is the key ("model"). kMismatch if the file
-// holds something else; the error's text lists the keys.
+// Reads a state dict that anyone has written: a safetensors file, or a file of torch.save that holds a dict of tensors
+// (a Module's state_dict(), not the Module). If the file holds a dict of such dicts, as {"epoch": 3, "model": {...}},
+// `entry` is the key ("model"). kMismatch if the file holds something else; the error's text lists the keys.
 //
 // A safetensors file is not copied. Its tensors on the CPU lie in the mapped pages of the file, as in Python, and get
 // pages of their own when they are written to. While the tensors live, the file may be replaced by another file, but

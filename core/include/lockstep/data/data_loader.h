@@ -5,7 +5,7 @@
 //     for (auto& [images, labels] : loader) { ... }  // another order in each epoch
 //   }
 //
-// The batches are the same, in the same order (with kOrdered), for any number of workers. The dataset's part in this:
+// The batches are the same, in the same order, for any number of workers. The dataset's part in this:
 // it draws the randomness of a sample from the seed, the epoch and the sample's index, which it is given. (An iterable
 // dataset is split over the workers: iterable_dataset.h.) A loop may be left at any moment; the next loop starts the
 // next epoch. Use a loader from one thread, one loop at a time: an evaluation on the training data within a training
@@ -21,11 +21,9 @@
 #include <chrono>
 #include <concepts>
 #include <cstdint>
-#include <functional>
 #include <iterator>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -43,11 +41,6 @@ namespace lockstep::data {
 
 // For num_workers.
 inline constexpr int kAutoWorkers = -1;
-
-enum class Delivery {
-  kOrdered,    // batches come in the order of the epoch
-  kFirstCome,  // the first batch that is ready: a slow batch delays no other, but the order differs from run to run
-};
 
 // S: a sample, B: a batch.
 template <typename S, typename B = BatchOf<S>>
@@ -91,10 +84,6 @@ struct DataLoaderOptionsOf {
   // The largest number of batches of a worker that wait or are being made; at this number the worker pauses. Memory:
   // num_workers * prefetch batches.
   int prefetch = 2;
-  Delivery delivery = Delivery::kOrdered;
-  // Called once in each worker's thread, before its first batch, with the number of the worker. An exception is the
-  // error of each batch of this worker. Not called without workers.
-  std::function<void(int worker)> worker_init = {};
   // When not 0: the longest time that the loop waits for one batch. After it the loop throws kTimeout, which names the
   // worker and the sample. The worker is not stopped: the loop can go on waiting, and the loader's destructor waits for
   // this sample. Needs workers.
@@ -155,18 +144,14 @@ class DataLoaderBase {
   std::int64_t epoch() const { return sampler_.epoch(); }
 
   // The cursor after all batches that the consumer has got, including the one of the present loop body. After the last
-  // batch it is the start of the next epoch. It may be loaded with any number of workers and ranks. With kFirstCome the
-  // cursor is before the first batch that was not delivered: resuming there loses no sample, but repeats batches that
-  // came earlier than their turn, and the ranks' cursors may differ. Only kOrdered is exact. With a batch_sampler the
-  // cursor counts batches. Throws DataError (kUnsupported) for an iterable dataset.
+  // batch it is the start of the next epoch. It may be loaded with any number of workers and ranks. With a
+  // batch_sampler the cursor counts batches. Throws DataError (kUnsupported) for an iterable dataset.
   SamplerState state() const;
   // The next begin() continues at this cursor. See DistributedSampler::load_state.
   void load_state(const SamplerState& state);
 
   // The present number of threads that make batches; kAutoWorkers changes it.
   int workers() const;
-  // Whether batches come in the order of the epoch (Delivery::kOrdered).
-  bool is_ordered() const { return options_.delivery == Delivery::kOrdered; }
   // Samples in a batch of this rank; 1 with a batch_sampler.
   std::int64_t batch_size() const { return options_.batch_size; }
 
@@ -201,7 +186,7 @@ class DataLoaderBase {
   std::int64_t batches_of(std::int64_t samples) const;
   MadeBatch next_made();
   MadeBatch next_tuned();
-  void pass(std::int64_t batch);
+  void pass();
   struct NextGood {
     std::int64_t index;
     std::unique_ptr<AnyBatch> batch;  // of this sample alone
@@ -224,9 +209,7 @@ class DataLoaderBase {
   std::int64_t loop_ = 0;                      // the number of the present loop
   std::shared_ptr<const EpochPlan> plan_;      // the present loop's
   std::int64_t taken_ = 0;                     // batches that the consumer has got
-  std::int64_t passed_ = 0;                    // batches before the cursor: no gap among them
-  std::set<std::int64_t> ahead_;               // batches that were taken, but come after a gap
-  std::optional<std::int64_t> failed_;         // the last batch if it could not be made; passed when the loop goes on
+  bool failed_ = false;                        // the last batch could not be made; passed when the loop goes on
   std::unique_ptr<WorkerTuner> tuner_;         // null without kAutoWorkers
   std::optional<Clock::time_point> returned_;  // when the consumer got the previous batch
   std::chrono::nanoseconds busy_{};            // processor time of the process at that moment
@@ -238,15 +221,13 @@ class DataLoaderBase {
 template <typename S, typename B>
 DataLoaderOptions without_collate(const DataLoaderOptionsOf<S, B>& options) {
   const auto& [batch_size, machine_batch_size, shuffle, seed, sampler, batch_sampler, drop_last, exact, num_workers,
-               machine_workers, prefetch, delivery, worker_init, timeout, pin_memory, device, group, rank, world_size,
-               collate] = options;
+               machine_workers, prefetch, timeout, pin_memory, device, group, rank, world_size, collate] = options;
   return {batch_size,  machine_batch_size,
           shuffle,     seed,
           sampler,     batch_sampler,
           drop_last,   exact,
           num_workers, machine_workers,
-          prefetch,    delivery,
-          worker_init, timeout,
+          prefetch,    timeout,
           pin_memory,  device,
           group,       rank,
           world_size,  {}};

@@ -26,7 +26,6 @@
 #include "lockstep/data/collate.h"
 #include "lockstep/data/errors.h"
 #include "lockstep/data/sample_context.h"
-#include "lockstep/data/worker_info.h"
 
 namespace lockstep::data {
 

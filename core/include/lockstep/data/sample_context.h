@@ -48,4 +48,8 @@ struct SampleContext {
   }
 };
 
+// Notes which sample the present thread makes, for the error of a loader's timeout. `key`: the sample's number in the
+// dataset that the loader has. Datasets that override get_batch may call it; it costs next to nothing.
+void note_sample(std::int64_t key);
+
 }  // namespace lockstep::data

@@ -78,31 +78,4 @@ class WeightedSampler : public Sampler {
 // Weights that make all classes equally likely: 1 / (number of samples with the same label). Labels are 0 or more.
 std::vector<double> balanced_weights(std::span<const std::int64_t> labels);
 
-struct LengthBucketOptions {
-  // How many samples of similar length stay together. Use the global batch (batch_size times ranks), or a multiple of
-  // the largest global batch with which the training may be resumed.
-  std::int64_t group_size = 256;
-  // How many groups are made from one random set of samples. More groups make lengths more equal, but the order less
-  // random.
-  std::int64_t groups_per_pool = 100;
-};
-
-// Every sample once, in groups of similar length, with the groups in random order. Batches need little padding, and at
-// each step the ranks have samples of about the same length. The groups differ in each epoch. A group that is not full
-// comes last.
-class LengthBucketSampler : public Sampler {
- public:
-  // The length of each sample of the dataset: tokens, frames, pixels.
-  explicit LengthBucketSampler(std::vector<std::int64_t> lengths, LengthBucketOptions options = {});
-
-  std::int64_t dataset_size() const override { return static_cast<std::int64_t>(lengths_.size()); }
-  torch::Tensor sequence(std::uint64_t seed, std::int64_t epoch) const override;
-  std::uint64_t fingerprint() const override { return fingerprint_; }
-
- private:
-  std::vector<std::int64_t> lengths_;
-  LengthBucketOptions options_;
-  std::uint64_t fingerprint_;
-};
-
 }  // namespace lockstep::data

@@ -1,13 +1,9 @@
 // Samples that are rows of tensors in memory.
 //
-//   TensorDataset train(inputs, labels);                                     // {data, target}
-//   TensorMapDataset corpus({{"tokens", tokens}, {"label", labels}});        // sample["label"]
+//   TensorDataset train(inputs, labels);  // {data, target}
 //
 // The tensors are shared, not copied: do not change them while a loader has the dataset. A batch is a copy of its rows.
 #pragma once
-
-#include <map>
-#include <string>
 
 #include "lockstep/data/dataset.h"
 
@@ -27,22 +23,6 @@ class TensorDataset : public Dataset {
  private:
   torch::Tensor data_;
   torch::Tensor target_;
-};
-
-using TensorMap = std::map<std::string, torch::Tensor>;
-
-// Any number of tensors, by name. A sample has one row of each, a batch n rows of each.
-class TensorMapDataset : public DatasetOf<TensorMap> {
- public:
-  // At least one tensor; otherwise as TensorDataset.
-  explicit TensorMapDataset(TensorMap tensors);
-
-  std::int64_t size() const override { return tensors_.begin()->second.size(0); }
-  TensorMap get(std::int64_t index) const override;
-  TensorMap get_batch(std::span<const std::int64_t> indices, const SampleContext& context = {}) const override;
-
- private:
-  TensorMap tensors_;
 };
 
 }  // namespace lockstep::data

@@ -50,13 +50,12 @@ class MicroBatchLoader {
     };
   }
   // The samples of `loader`, which must live as long, from its cursor on. Throws DataError: kInvalidArgument for an
-  // iterable dataset and for Delivery::kFirstCome, whose cursor is not exact.
+  // iterable dataset.
   explicit MicroBatchLoader(const Loader& loader)
       : make_([&loader](int number, int count) { return loader.share(number, count); }) {
-    if (loader.is_iterable() || !loader.is_ordered())
+    if (loader.is_iterable())
       throw data::DataError(ErrorCode::kInvalidArgument,
-                            "MicroBatchLoader: expected a dataset with a size and Delivery::kOrdered: others have no "
-                            "exact cursor");
+                            "MicroBatchLoader: expected a dataset with a size: others have no cursor");
     cursor_ = loader.state();
   }
 

@@ -111,30 +111,4 @@ class ConfusionMatrix {
   std::string error_;
 };
 
-// The area under the ROC curve: how likely a sample of a class has a larger score for it than a sample of another
-// class, where equal scores count one half. Exact: nothing is put into bins. So each rank keeps all scores of its
-// samples, and compute() brings the scores of all ranks to each rank, class by class. Equal scores are sent once, in 24
-// bytes.
-class Auroc {
- public:
-  // At least 2. With 2 classes there is one curve, the curve of class 1.
-  explicit Auroc(std::int64_t num_classes = 2);
-
-  // labels: integers {N} in [0, num_classes). scores: floating point without NaN, infinite ones are allowed; {N,
-  // num_classes}, or for 2 classes {N}, the scores of class 1.
-  void update(const torch::Tensor& scores, const torch::Tensor& labels);
-  // Collective: for 2 classes the area; for more the mean of the areas of each class against all others (macro). A
-  // class that has no samples, or all samples, has no area: a ValueError names the class.
-  double compute(const ProcessGroup& group = nullptr) const;
-  // Collective: the area of each class (for 2 classes: of class 1 alone). NaN for a class without an area.
-  std::vector<double> compute_per_class(const ProcessGroup& group = nullptr) const;
-  void reset();
-
- private:
-  std::int64_t num_classes_;
-  std::vector<torch::Tensor> scores_;  // {N, curves}
-  std::vector<torch::Tensor> labels_;
-  std::string error_;
-};
-
 }  // namespace lockstep

@@ -25,25 +25,13 @@ FileBytes::FileBytes(const std::filesystem::path& path) : file_(open_or_throw(pa
 FileBytes::FileBytes(std::string bytes)
     : memory_(std::make_shared<const std::string>(std::move(bytes))), size_(memory_->size()) {}
 
-FileBytes FileBytes::part(std::uint64_t offset, std::uint64_t size) const {
-  require(offset, size);
-  FileBytes part = *this;
-  part.begin_ += offset;
-  part.size_ = size;
-  return part;
-}
-
-void FileBytes::require(std::uint64_t offset, std::uint64_t count) const {
-  if (offset <= size_ && count <= size_ - offset) return;
-  throw CheckpointError(
-      ErrorCode::kCorrupt,
-      fmt::format("damaged: it has {} bytes, {} are expected from byte {} on (truncated?)", size_, count, offset));
-}
-
 void FileBytes::read(std::uint64_t offset, void* out, std::size_t count) const {
   auto* at = static_cast<char*>(out);
-  require(offset, count);
-  offset += begin_;
+  if (offset > size_ || count > size_ - offset) {
+    throw CheckpointError(
+        ErrorCode::kCorrupt,
+        fmt::format("damaged: it has {} bytes, {} are expected from byte {} on (truncated?)", size_, count, offset));
+  }
   if (memory_ != nullptr) {
     std::memcpy(at, memory_->data() + offset, count);
     return;

@@ -21,6 +21,21 @@ constexpr std::string_view kPrefix = "step-";
 constexpr std::string_view kSuffix = ".ckpt";
 constexpr std::string_view kIndex = ".index.json";
 
+[[noreturn]] void refuse_folder(const std::filesystem::path& path) {
+  std::error_code ignored;
+  if (std::filesystem::exists(path / ".metadata", ignored)) {
+    throw CheckpointError(
+        ErrorCode::kUnsupported,
+        fmt::format("{}: expected a file, found a distributed checkpoint of Python: make a file of it "
+                    "with python -m torch.distributed.checkpoint.format_utils dcp_to_torch {} FILE.pt",
+                    path.native(), path.native()));
+  }
+  throw CheckpointError(ErrorCode::kNotFound,
+                        fmt::format("{}: expected a file, or a folder with checkpoints (step-NUMBER.ckpt) or with an "
+                                    "index of several files (NAME{}); this folder has none of these",
+                                    path.native(), kIndex));
+}
+
 }  // namespace
 
 std::string other_file(std::string_view head) {
@@ -41,7 +56,6 @@ std::string other_file(std::string_view head) {
 std::filesystem::path index_of_shards(const std::filesystem::path& path) {
   std::error_code error;
   if (path.native().ends_with(kIndex)) return path;
-  if (std::filesystem::exists(path / ".metadata", error)) return {};
   // A folder may have the same weights in two formats.
   std::vector<std::filesystem::path> tensors;
   std::vector<std::filesystem::path> others;
@@ -62,7 +76,8 @@ std::filesystem::path index_of_shards(const std::filesystem::path& path) {
 FileKind file_kind_of(const std::filesystem::path& path) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) {
-    return index_of_shards(path).empty() ? FileKind::kDistributed : FileKind::kSharded;
+    if (!index_of_shards(path).empty()) return FileKind::kSharded;
+    refuse_folder(path);
   }
   if (path.native().ends_with(kIndex)) return FileKind::kSharded;
   const FileBytes file(path);

@@ -15,7 +15,6 @@ namespace lockstep::checkpoint {
 enum class FileKind {
   kTorchZip,
   kTorchLegacy,  // before PyTorch 1.6
-  kDistributed,  // a folder
   kSharded,      // files of state dicts with an index, as Hugging Face's libraries write them; or their folder
   kTensors,      // safetensors, and all that is not one of the others
 };
@@ -31,7 +30,7 @@ inline bool begins_tensor_file(const FileHead& head) {
 inline constexpr std::size_t kShownHead = 64;
 std::string other_file(std::string_view head);
 
-// Throws CheckpointError with the path.
+// Throws CheckpointError with the path; kUnsupported for a folder of torch.distributed.checkpoint.
 FileKind file_kind_of(const std::filesystem::path& path);
 
 // The index of a sharded state dict, from its own path or that of its folder; empty when there is none.

@@ -326,8 +326,8 @@ void add_python_optimizer(TensorFile& file, const c10::IValue& state, std::strin
     notes.say("changed", "param_groups", "its parameters have numbers now, in the order of the groups");
   file.metadata["optimizer.type"] = kind;
   file.metadata["optimizer.parameters"] = fmt::format("{}", fmt::join(counts, ","));
-  // An optimizer without state (SGD without momentum, or before the first step) has an empty dict there. Python's
-  // distributed checkpoints leave out empty dicts.
+  // An optimizer without state (SGD without momentum, or before the first step) has an empty dict there. A file of
+  // dcp_to_torch leaves out empty dicts.
   std::set<std::size_t> read;
   for (const auto& entry : states ? dict_at(*states, "\"state\"") : make_dict()) {
     const auto found = index_of.find(param_key(entry.key()));

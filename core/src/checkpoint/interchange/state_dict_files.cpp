@@ -15,7 +15,6 @@
 #include "checkpoint/file/file_kind.h"
 #include "checkpoint/file/state_tensor_file.h"
 #include "checkpoint/state/file_values.h"
-#include "lockstep/checkpoint/distributed_checkpoint.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/tensor_file.h"
 #include "lockstep/checkpoint/torch_file.h"
@@ -169,16 +168,11 @@ StateDict read_state_dict(const std::filesystem::path& path, torch::Device map_l
                           Checksum checksum) {
   const FileKind kind = file_kind_of(path);
   ReadAllowance allowance;
-  if (kind == FileKind::kDistributed) {
-    const c10::IValue value = read_distributed_checkpoint(path, map_location);
-    return in_context(path.native(), [&] { return to_state_dict(entry_of(value, entry)); });
-  }
   if (kind != FileKind::kSharded) return read_file(path, kind, map_location, entry, checksum, allowance);
   return read_shards(index_of_shards(path), [&](const std::filesystem::path& shard) {
     const FileKind of_shard = file_kind_of(shard);
-    if (of_shard == FileKind::kDistributed || of_shard == FileKind::kSharded) {
+    if (of_shard == FileKind::kSharded)
       damaged(fmt::format("the index names {}, which is no single file", shard.filename().native()));
-    }
     return read_file(shard, of_shard, map_location, "", checksum, allowance);
   });
 }

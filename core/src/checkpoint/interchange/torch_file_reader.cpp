@@ -204,10 +204,7 @@ c10::IValue read_legacy(const FileBytes& file, std::size_t begin, torch::Device 
   return build(file, graph, records, device, changes);
 }
 
-}  // namespace
-
-c10::IValue read_torch_bytes(const FileBytes& file, torch::Device device, ReadAllowance& allowance,
-                             TypeChanges* changes) {
+c10::IValue read_bytes(const FileBytes& file, torch::Device device, ReadAllowance& allowance, TypeChanges* changes) {
   std::string head(static_cast<std::size_t>(std::min<std::uint64_t>(file.size(), kHeadBytes)), '\0');
   file.read(0, head.data(), head.size());
   if (head.starts_with("PK")) return ZipFile(file, allowance).read(device, changes);
@@ -222,6 +219,8 @@ c10::IValue read_torch_bytes(const FileBytes& file, torch::Device device, ReadAl
   throw CheckpointError(ErrorCode::kCorrupt, "it is no file of torch.save (read_tensor_file() reads safetensors)");
 }
 
+}  // namespace
+
 c10::IValue read_torch_file(const std::filesystem::path& path, torch::Device map_location) {
   ReadAllowance allowance;
   return read_torch_file(path, map_location, allowance);
@@ -231,7 +230,7 @@ c10::IValue read_torch_file(const std::filesystem::path& path, torch::Device map
                             TypeChanges* changes) {
   const FileBytes file(path);
   return in_context(path.native(), [&] {
-    c10::IValue value = read_torch_bytes(file, map_location, allowance, changes);
+    c10::IValue value = read_bytes(file, map_location, allowance, changes);
     if (const std::string* what = foreign_text(value)) {
       throw CheckpointError(ErrorCode::kUnsupported, fmt::format("it is {}{}", *what, kForeignRefused));
     }

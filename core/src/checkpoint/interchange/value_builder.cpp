@@ -367,10 +367,9 @@ TypeChanges::TypeChanges(std::string_view entry) : under_(entry.empty() ? "" : k
 
 void TypeChanges::add(const char* what, const std::string& place) {
   constexpr std::size_t kFirst = 8;
-  const std::string whole = base_ + place;
-  if (!whole.starts_with(under_)) return;
+  if (!place.starts_with(under_)) return;
   Places& places = changes_[what];
-  if (++places.count <= kFirst) places.first.push_back(whole.empty() ? "all" : whole);
+  if (++places.count <= kFirst) places.first.push_back(place.empty() ? "all" : place);
 }
 
 std::vector<std::string> TypeChanges::lines() const {

@@ -58,9 +58,9 @@ std::vector<CopyPart> pieces_of(std::span<const CopyPart> parts) {
   return pieces;
 }
 
-// Makes all copies. With `threads` above 1 others help, as many as there are cores and as the bytes are worth. The
-// stores go past the caches: nobody reads the copies soon, and what the training has there stays.
-void copy_all(std::span<const CopyPart> parts, int threads) {
+// Makes all copies. Other threads help, as many as there are cores and as the bytes are worth. The stores go past the
+// caches: nobody reads the copies soon, and what the training has there stays.
+void copy_all(std::span<const CopyPart> parts) {
   std::size_t bytes = 0;
   for (const CopyPart& part : parts) bytes += part.bytes;
   const std::vector<CopyPart> pieces = pieces_of(parts);
@@ -72,7 +72,7 @@ void copy_all(std::span<const CopyPart> parts, int threads) {
   };
   const auto most = static_cast<int>(std::min<std::size_t>(bytes / kWorthAThread + 1, 64));
   std::vector<std::jthread> helpers;
-  for (int i = 1; i < std::min({threads, most, cores()}); ++i) {
+  for (int i = 1; i < std::min({kMostThreads, most, cores()}); ++i) {
     auto helper = start_thread("a copy", work);
     if (!helper.ok()) break;  // the others do its work
     helpers.push_back(std::move(helper).value());
@@ -145,28 +145,11 @@ torch::Tensor copied(const torch::Tensor& tensor, const torch::Tensor& old) {
   return old;
 }
 
-bool changes_in_steps_only(const std::string& name, const torch::Tensor& tensor) {
-  return name.starts_with("optimizer.") || tensor.requires_grad();
-}
-
-std::uint32_t version_of(const torch::Tensor& tensor) {
-  return tensor.is_inference() ? 0 : tensor._version();
-}
-
-void make_copies(const std::vector<PendingCopy>& copies, int threads) {
-  std::vector<CopyPart> parts;
-  for (const PendingCopy& copy : copies) {
-    if (copy.from.nbytes() == 0) continue;
-    parts.push_back({copy.to.mutable_data_ptr(), copy.from.const_data_ptr(), copy.from.nbytes()});
-  }
-  copy_all(parts, threads);
-}
-
 }  // namespace
 
-Staged stage(const Tensors& tensors, Tensors& kept, bool overlap, const std::string& origin) {
-  Staged staged;
-  std::vector<PendingCopy> now;
+Tensors stage(const Tensors& tensors, Tensors& kept, const std::string& origin) {
+  Tensors staged;
+  std::vector<CopyPart> parts;
   const auto old_copy = [&](const std::string& name) {
     const auto before = kept.find(name);
     return before == kept.end() ? torch::Tensor() : before->second;
@@ -180,32 +163,20 @@ Staged stage(const Tensors& tensors, Tensors& kept, bool overlap, const std::str
     const std::string& name = entry.first;
     const torch::Tensor& tensor = entry.second;
     const torch::Tensor old = old_copy(name);
-    staged.tensors[name] = in_context(fmt::format("{}: tensor \"{}\"", origin, name), [&] {
+    staged[name] = in_context(fmt::format("{}: tensor \"{}\"", origin, name), [&] {
       if (!is_plain(tensor)) return copied(tensor, old);
       torch::Tensor to = is_reused(old, tensor) ? old : fresh.take(tensor);
-      auto& list = overlap && changes_in_steps_only(name, tensor) ? staged.pending : now;
-      list.push_back({name, tensor.detach(), to, version_of(tensor)});
+      if (tensor.nbytes() > 0) parts.push_back({to.mutable_data_ptr(), tensor.const_data_ptr(), tensor.nbytes()});
       return to;
     });
   }
-  make_copies(now, kMostThreads);
+  copy_all(parts);
   // Another thread writes them, and does not know the stream of the copies on devices.
   in_context(origin, [&] {
-    for (const auto& entry : staged.tensors) wait_for_copy(entry.second);
+    for (const auto& entry : staged) wait_for_copy(entry.second);
   });
-  kept = staged.tensors;
+  kept = staged;
   return staged;
-}
-
-void copy_pending(const std::vector<PendingCopy>& pending, const std::string& origin) {
-  make_copies(pending, 1);
-  for (const PendingCopy& copy : pending) {
-    if (version_of(copy.from) == copy.version) continue;
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        fmt::format("{}: tensor \"{}\" was changed while it was copied: call wait_copied() before optimizer.step()",
-                    origin, copy.name));
-  }
 }
 
 namespace {
@@ -243,13 +214,12 @@ void finish_all() {
 
 }  // namespace
 
-Result<std::shared_ptr<Saving>> start_saving(std::function<void()> work, std::future<void> copied) {
+Result<std::shared_ptr<Saving>> start_saving(std::function<void()> work) {
   keep_openssl_at_exit();  // exit() runs last what was registered first: OpenSSL's end, if it has one
   const auto task = std::make_shared<std::packaged_task<void()>>(std::move(work));
   std::shared_future<void> result = task->get_future();
   LOCKSTEP_ASSIGN_OR_RETURN(std::jthread thread, start_thread("the save", [task] { (*task)(); }));
-  std::shared_ptr<Saving> saving(new Saving{{}, std::move(copied), std::move(result), false, std::move(thread)},
-                                 LeakInForks());
+  std::shared_ptr<Saving> saving(new Saving{{}, std::move(result), false, std::move(thread)}, LeakInForks());
   const MutexLock lock(unfinished().mutex);
   if (!std::exchange(unfinished().exit_waits, true)) static_cast<void>(std::atexit(finish_all));
   std::erase_if(unfinished().savings, [](const std::weak_ptr<Saving>& known) { return known.expired(); });

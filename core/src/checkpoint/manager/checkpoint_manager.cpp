@@ -114,42 +114,22 @@ void CheckpointManager::save(std::int64_t step, const Checkpoint& checkpoint, st
   std::shared_ptr<const SaveTurn> turn = writer_lock_->next_turn();
   if (!options_.asynchronous) return write(step, state, *turn);
   // No save is in progress: the memory of the last one's copies is free.
-  Staged staged = stage(checkpoint.file_.tensors, copies_, options_.overlap_copy, checkpoint.origin_);
-  state.file_.tensors = std::move(staged.tensors);
-  save_in_thread(step, std::move(state), std::move(staged.pending), std::move(turn));
+  state.file_.tensors = stage(checkpoint.file_.tensors, copies_, checkpoint.origin_);
+  save_in_thread(step, std::move(state), std::move(turn));
 }
 
-void CheckpointManager::save_in_thread(std::int64_t step, Checkpoint state, std::vector<PendingCopy> pending,
-                                       std::shared_ptr<const SaveTurn> turn) {
-  const auto copied = std::make_shared<std::promise<void>>();
-  std::future<void> are_copied = copied->get_future();
-  auto work = [this, step, state = std::move(state), pending = std::move(pending), copied,
-               turn = std::move(turn)]() mutable {
+void CheckpointManager::save_in_thread(std::int64_t step, Checkpoint state, std::shared_ptr<const SaveTurn> turn) {
+  auto work = [this, step, state = std::move(state), turn = std::move(turn)]() mutable {
     const auto until_the_end = std::move(turn);  // the save's future keeps this function for longer
-    const auto release = [&] {
-      pending.clear();  // the training's tensors
-      copied->set_value();
-    };
-    try {
-      copy_pending(pending, state.origin_);
-    } catch (...) {
-      release();
-      throw;
-    }
-    release();
     lower_priority();
     write(step, state, *until_the_end);
   };
-  Result<std::shared_ptr<Saving>> saving = start_saving(std::move(work), std::move(are_copied));
+  Result<std::shared_ptr<Saving>> saving = start_saving(std::move(work));
   if (!saving.ok()) {
     throw CheckpointError(saving.status().code(),
                           fmt::format("checkpoint of step {} is not saved: {}", step, saving.status().message()));
   }
   saving_ = std::move(saving).value();
-}
-
-void CheckpointManager::wait_copied() {
-  if (options_.overlap_copy && saving_ != nullptr && saving_->origin.is_this_process()) saving_->copied.wait();
 }
 
 void CheckpointManager::wait() {

@@ -25,7 +25,7 @@ enum class PickleKind : std::uint8_t {
   kDict,     // items: key, value, key, value, ...
   kName,     // one of pickle_names.h
   kForeign,  // an object that is not read; the text says what it is
-  kCall,     // items: a name, then its arguments; of a record also its fields, a dict or a tuple
+  kCall,     // items: a name, then its arguments
   kStorage,  // items: the fields that torch.save writes for a storage
 };
 

@@ -36,7 +36,6 @@ enum class PickleRole {
   kClass,               // torch.Tensor, Parameter: what kSubclass may make
   kStorage,             // torch.FloatStorage and so on; `dtype` says of what
   kDtype,               // torch.float32 and so on
-  kRecord,              // an object of a few fields, in tables of other files only (dcp_metadata.cpp)
 };
 
 struct PickleName {
@@ -48,8 +47,5 @@ struct PickleName {
 
 // nullptr for every other name.
 const PickleName* find_pickle_name(std::string_view module, std::string_view name);
-
-// Which names a reader knows: find_pickle_name(), or one that knows more.
-using FindPickleName = const PickleName* (*)(std::string_view module, std::string_view name);
 
 }  // namespace lockstep::checkpoint

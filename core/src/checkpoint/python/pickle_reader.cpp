@@ -30,8 +30,8 @@ constexpr std::uint64_t kDictItemBytes = 72;  // a key, or its value
 
 class PickleReader {
  public:
-  PickleReader(PickleInput& input, ReadAllowance& allowance, const PickleRules& rules)
-      : input_(input), allowance_(allowance), rules_(rules), begin_(input.position()) {}
+  PickleReader(PickleInput& input, ReadAllowance& allowance)
+      : input_(input), allowance_(allowance), begin_(input.position()) {}
 
   PickleGraph read() {
     while (true) {
@@ -194,10 +194,7 @@ class PickleReader {
     push_integer(beyond ? PickleKind::kUnsigned : PickleKind::kInt, static_cast<std::int64_t>(value));
   }
 
-  void push_foreign(std::string what) {
-    if (rules_.refuses_foreign) unsupported(what);
-    push_text(PickleKind::kForeign, std::move(what));
-  }
+  void push_foreign(std::string what) { push_text(PickleKind::kForeign, std::move(what)); }
 
   bool container(std::uint8_t opcode) {
     switch (opcode) {
@@ -290,13 +287,13 @@ class PickleReader {
       case kNewObj: call(); return true;
       case kNewObjEx: pop(), call(); return true;  // without the arguments that have names
       case kBinPersId: push_persistent(pop()); return true;
-      case kBuild: build(pop()); return true;
+      case kBuild: build(); return true;
       default: return false;
     }
   }
 
   void push_name(std::string_view module, std::string_view name) {
-    const PickleName* known = rules_.find_name(module, name);
+    const PickleName* known = find_pickle_name(module, name);
     if (known == nullptr) {
       const auto shown = [](std::string_view part) { return printable(part.substr(0, kMostNameBytes)); };
       return push_foreign(fmt::format("the Python object {}.{}", shown(module), shown(name)));
@@ -315,14 +312,11 @@ class PickleReader {
   }
 
   // Attributes of a mapping, such as the versions that state_dict() notes, are dropped.
-  void build(PickleId attributes) {
-    const PickleId target = top();
-    if (graph_.at(target).kind == PickleKind::kDict || graph_.at(target).kind == PickleKind::kForeign) return;
-    const bool record = graph_.at(target).kind == PickleKind::kCall &&
-                        graph_.at(graph_.items(target)[0]).name->role == PickleRole::kRecord;
-    if (!record) unsupported("attributes of an object that is no dict");
-    count_items(PickleKind::kCall, 1);
-    graph_.items(target).push_back(attributes);
+  void build() {
+    pop();
+    const PickleKind target = graph_.at(top()).kind;
+    if (target != PickleKind::kDict && target != PickleKind::kForeign)
+      unsupported("attributes of an object that is no dict");
   }
 
   void call() {
@@ -382,7 +376,6 @@ class PickleReader {
 
   PickleInput& input_;
   ReadAllowance& allowance_;
-  PickleRules rules_;
   std::uint64_t begin_;  // in the file
   PickleGraph graph_;
   std::vector<PickleId> stack_;
@@ -399,8 +392,8 @@ class PickleReader {
 
 }  // namespace
 
-PickleGraph read_pickle(PickleInput& input, ReadAllowance& allowance, const PickleRules& rules) {
-  return PickleReader(input, allowance, rules).read();
+PickleGraph read_pickle(PickleInput& input, ReadAllowance& allowance) {
+  return PickleReader(input, allowance).read();
 }
 
 }  // namespace lockstep::checkpoint

@@ -151,14 +151,9 @@ enum PickleOpcode : std::uint8_t {
 // Memory that the values may take for each byte of the pickle, beside the allowance.
 inline constexpr std::uint64_t kPicklePerByte = 48;
 
-struct PickleRules {
-  FindPickleName find_name = find_pickle_name;
-  bool refuses_foreign = false;  // other names are an error
-};
-
 // Reads one pickle, up to its end mark. Throws CheckpointError without the path, whose text names the byte: kCorrupt
 // for broken bytes and values that take more memory than is allowed; kUnsupported for opcodes that are not known.
 // Takes what the values need from `allowance`.
-PickleGraph read_pickle(PickleInput& input, ReadAllowance& allowance, const PickleRules& rules = {});
+PickleGraph read_pickle(PickleInput& input, ReadAllowance& allowance);
 
 }  // namespace lockstep::checkpoint

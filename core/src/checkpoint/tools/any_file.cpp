@@ -132,16 +132,8 @@ AnyFile read_torch(const fs::path& path, const char* format, const std::string& 
   return {path, format, checked, std::move(value), {}, changes.lines()};
 }
 
-AnyFile read_distributed(const fs::path& path, std::string_view entry) {
-  TypeChanges changes(entry);
-  c10::IValue value = read_distributed_checkpoint(path, torch::kCPU, &changes);
-  const char* const checked = "the CRC-32 of parts that have one; .metadata has no checksum";
-  return {path, "distributed checkpoint", checked, std::move(value), {}, changes.lines()};
-}
-
 AnyFile read_all(const fs::path& path, std::string_view entry, Checksum checksum) {
   switch (file_kind_of(path)) {
-    case FileKind::kDistributed: return read_distributed(path, entry);
     case FileKind::kTorchZip: return read_torch(path, "torch.save (zip)", checked_in_zip(path), entry);
     case FileKind::kTorchLegacy:
       return read_torch(path, "torch.save (older format)", "its structure; it has no checksum", entry);
@@ -161,7 +153,7 @@ AnyFile read_all(const fs::path& path, std::string_view entry, Checksum checksum
 
 std::vector<fs::path> checkpoints_in(const fs::path& path) {
   std::vector<fs::path> files;
-  if (!fs::is_directory(path) || fs::exists(path / ".metadata")) return files;
+  if (!fs::is_directory(path)) return files;
   for (const auto& entry : fs::directory_iterator(path)) {
     if (step_of_checkpoint(entry.path().filename().native())) files.push_back(entry.path());
   }

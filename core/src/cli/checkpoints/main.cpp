@@ -93,8 +93,8 @@ void add_convert(lockstep::options::Command& group, Arguments& a) {
 int main(int argc, char** argv) {
   lockstep::fill_standard_descriptors();
   lockstep::options::Command app{.name = "lockstep", .help = "Files of models and training runs."};
-  lockstep::options::Command& group = app.add(
-      "checkpoint", "Files of torch.save, safetensors, distributed checkpoints of Python, checkpoints of Lockstep");
+  lockstep::options::Command& group =
+      app.add("checkpoint", "Files of torch.save, safetensors, checkpoints of Lockstep");
   Arguments arguments;
   add_show(group, arguments);
   add_verify(group, arguments);

@@ -10,7 +10,7 @@
 
 namespace lockstep::report {
 
-// The page: results, curves, time per part and rank, confusion matrix, worst samples, the scaling table if there is
+// The page: results, curves, time per part and rank, confusion matrix, the scaling table if there is
 // one, configuration and versions. All text from the run is escaped. Curves with many steps are thinned, and of each
 // bundle of steps the smallest and the largest value are drawn, so the page stays small.
 std::string html_report(const RunRecord& run, const ScalingTable& scaling = {});

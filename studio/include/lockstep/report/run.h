@@ -39,15 +39,6 @@ struct ConfusionCell {
   std::int64_t count = 0;
 };
 
-struct SampleRecord {
-  std::string name = {};
-  std::string label = {};
-  std::string predicted = {};
-  double loss = 0.0;
-  double probability = 0.0;
-  std::string jpeg_base64 = {};  // empty: no picture. Only characters of base64, whatever the file has
-};
-
 struct Note {
   double time = 0.0;  // Unix, seconds
   std::string text = {};
@@ -81,8 +72,6 @@ struct RunRecord {
   std::int64_t confusion_epoch = -1;  // of the last confusion matrix; -1: there is none
   std::int64_t confusion_classes = 0;
   std::vector<ConfusionCell> confusion = {};
-  std::int64_t samples_epoch = -1;
-  std::vector<SampleRecord> samples = {};  // of the last event, worst first
   std::vector<Note> notes = {};
   Scalars results = {};
   // Lines that are no events: damaged, nested over 16 levels, or with fields of wrong types. They are left out.

@@ -32,7 +32,6 @@
 #include <vector>
 
 #include "lockstep/base/status.h"
-#include "lockstep/image/image.h"
 #include "lockstep/report/values.h"
 
 namespace lockstep::report {
@@ -71,20 +70,8 @@ struct RankTimes {
   Scalars seconds = {};
 };
 
-// A sample that the model gets wrong.
-struct Sample {
-  std::string name = {};  // usually the path
-  std::string label = {};
-  std::string predicted = {};
-  double loss = 0.0;
-  double probability = 0.0;              // the model's probability of the predicted class, 0 to 1
-  const data::Image* picture = nullptr;  // borrowed for the call; the log keeps a copy of at most 96 pixels a side
-};
-
 class RunLog {
  public:
-  static constexpr std::size_t kMostSamples = 24;
-
   RunLog();  // writes nothing
   // Opens folder/run.jsonl, and makes the folder if it is missing. Removes an unfinished last line, as a loss of power
   // may leave it. Errors: kPermission, kNotFound, kIo; kInvalidArgument if run.jsonl exists and is no file;
@@ -107,8 +94,6 @@ class RunLog {
   // size must be their number squared (else the event is left out, with a warning). Only counts that are not 0 are
   // stored.
   void confusion(std::int64_t epoch, std::span<const std::int64_t> counts);
-  // Keeps the kMostSamples with the largest loss.
-  void worst_samples(std::int64_t epoch, std::span<const Sample> samples);
   // A line for people: "resumed from epoch-4.ckpt", "skipped corrupt picture ...".
   void note(std::string_view text);
   // The last event: the run has finished, with these results, or has failed.

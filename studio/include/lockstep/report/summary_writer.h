@@ -18,11 +18,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <span>
 #include <string_view>
 
 #include "lockstep/base/status.h"
-#include "lockstep/image/image.h"
 
 namespace lockstep::report {
 
@@ -41,13 +39,6 @@ class SummaryWriter {
   void purge(std::int64_t step);
   // TensorBoard keeps scalars as 32-bit numbers. Names with a slash are grouped by the part before the slash.
   void add_scalar(std::string_view tag, double value, std::int64_t step);
-  // Stored as PNG. A picture that cannot be encoded (no pixels) is left out, with a warning.
-  void add_image(std::string_view tag, const data::Image& image, std::int64_t step);
-  // Bins are PyTorch's: they grow by a tenth each, from 1e-12 to 1e20, on both sides of 0. NaN and infinite values are
-  // not counted. Nothing is written if no value is left.
-  void add_histogram(std::string_view tag, std::span<const float> values, std::int64_t step);
-  // Markdown, as TensorBoard shows it.
-  void add_text(std::string_view tag, std::string_view text, std::int64_t step);
 
   void flush();
   // The first error of a write since open().

@@ -17,7 +17,7 @@
 //
 // Every rank makes the same Trainer with the same options, and makes the same calls. All of them are collective, and
 // block. If options differ, the constructor throws on every rank. If numbers of batches or communication hooks differ,
-// fit() throws on every rank. Not compared: callbacks, paths, signals, the profile, the seed, the number of a
+// fit() throws on every rank. Not compared: callbacks, paths, signals, the seed, the number of a
 // device, and options that only rank 0 uses. After any other exception the ranks may be at different places: end the
 // process (ProcessGroupGuard tells the others). Not thread-safe, but stop() may be called from any thread.
 //
@@ -164,10 +164,6 @@ struct TrainerOptions {
   // On: at SIGINT or SIGTERM, where it would end the process, all ranks finish the step and save, and fit() returns
   // kInterrupted. A second signal, a second later or more, ends the process.
   bool handle_signals = true;
-
-  // When positive: rank 0 writes a trace of the first steps of fit() to this file, for chrome://tracing and Perfetto.
-  std::int64_t profile_steps = 0;
-  std::filesystem::path profile_file = "profile.json";
 
   TrainerCallbacks callbacks = {};
 };

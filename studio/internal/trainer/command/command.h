@@ -19,7 +19,6 @@ enum class Metric { kAccuracy, kLoss };
 enum class Interval { kEpoch, kStep };
 
 // In the folder of the run.
-inline constexpr const char* kProfileName = "profile.json";
 inline constexpr const char* kSummaryName = "tensorboard";
 inline constexpr const char* kCheckpointsName = "checkpoints";
 inline constexpr const char* kModelName = "model.safetensors";
@@ -107,7 +106,6 @@ struct TrainCommandOptions {
   bool asynchronous = false;
 
   std::int64_t progress_seconds = 30;
-  std::int64_t profile_steps = 0;
 };
 
 // Binds all keys to `options`, which must outlive the schema.

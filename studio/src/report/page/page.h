@@ -23,7 +23,6 @@ std::string summary_section(const RunRecord& run);
 std::string curves_section(const RunRecord& run);
 std::string times_section(const RunRecord& run);
 std::string confusion_section(const RunRecord& run);
-std::string samples_section(const RunRecord& run);
 std::string scaling_section(const ScalingTable& table);
 std::string settings_section(const RunRecord& run);
 

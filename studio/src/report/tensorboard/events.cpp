@@ -1,99 +1,30 @@
 #include "report/tensorboard/events.h"
 
-#include <algorithm>
 #include <array>
 #include <bit>
-#include <cmath>
-#include <cstddef>
 #include <cstdint>
-#include <span>
 
 namespace lockstep::report {
 namespace {
 
-// table[k][byte]: what `byte` adds to the checksum when k bytes follow it in a group of 8.
-using Tables = std::array<std::array<std::uint32_t, 256>, 8>;
-
-constexpr Tables make_tables() {
+// What each byte adds to the checksum.
+constexpr auto kTable = [] {
   constexpr std::uint32_t kPolynomial = 0x82f63b78;  // with the lowest bit first
-  Tables tables{};
+  std::array<std::uint32_t, 256> table{};
   for (std::uint32_t byte = 0; byte < 256; ++byte) {
     std::uint32_t crc = byte;
     for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1) != 0 ? kPolynomial : 0);
-    tables[0][byte] = crc;
+    table[byte] = crc;
   }
-  for (std::size_t k = 1; k < tables.size(); ++k) {
-    for (std::size_t byte = 0; byte < 256; ++byte) {
-      const std::uint32_t before = tables[k - 1][byte];
-      tables[k][byte] = (before >> 8) ^ tables[0][before & 0xff];
-    }
-  }
-  return tables;
-}
-
-constexpr Tables kTables = make_tables();
+  return table;
+}();
 
 }  // namespace
 
 std::uint32_t crc32c(std::string_view bytes) {
   std::uint32_t crc = 0xffffffff;
-  const auto byte = [&](std::size_t i) { return static_cast<std::uint8_t>(bytes[i]); };
-  for (; bytes.size() >= 8; bytes.remove_prefix(8)) {
-    std::uint32_t next = 0;
-    for (std::size_t i = 0; i < 8; ++i) {
-      const std::uint32_t mixed = i < 4 ? byte(i) ^ ((crc >> (8 * i)) & 0xff) : byte(i);
-      next ^= kTables[7 - i][mixed];
-    }
-    crc = next;
-  }
-  for (std::size_t i = 0; i < bytes.size(); ++i) crc = (crc >> 8) ^ kTables[0][(crc ^ byte(i)) & 0xff];
+  for (const char byte : bytes) crc = (crc >> 8) ^ kTable[(crc ^ static_cast<std::uint8_t>(byte)) & 0xff];
   return ~crc;
-}
-
-namespace {
-
-std::vector<double> make_edges() {
-  std::vector<double> positive;
-  for (double edge = 1e-12; edge < 1e20; edge *= 1.1) positive.push_back(edge);  // NOLINT(bugprone-float-loop-counter)
-  std::vector<double> edges;
-  for (auto edge = positive.rbegin(); edge != positive.rend(); ++edge) edges.push_back(-*edge);
-  edges.push_back(0.0);
-  edges.insert(edges.end(), positive.begin(), positive.end());
-  return edges;
-}
-
-// Bin i is from edges[i] to edges[i + 1], without that. Values beyond are in the first and the last bin.
-std::size_t bin_of(double value, const std::vector<double>& edges) {
-  const auto after = std::upper_bound(edges.begin(), edges.end(), value) - edges.begin();
-  return static_cast<std::size_t>(std::clamp<std::ptrdiff_t>(after - 1, 0, std::ssize(edges) - 2));
-}
-
-}  // namespace
-
-std::optional<Histogram> histogram(std::span<const float> values) {
-  static const std::vector<double> edges = make_edges();
-  Histogram result;
-  std::vector<double> counts(edges.size() - 1);
-  for (const float single : values) {
-    if (!std::isfinite(single)) continue;
-    const double value = single;
-    result.min = result.count == 0 ? value : std::min(result.min, value);
-    result.max = result.count == 0 ? value : std::max(result.max, value);
-    result.sum += value;
-    result.sum_of_squares += value * value;
-    ++result.count;
-    ++counts[bin_of(value, edges)];
-  }
-  if (result.count == 0) return std::nullopt;
-  const std::size_t first = bin_of(result.min, edges);
-  const std::size_t last = bin_of(result.max, edges);
-  result.limits.push_back(edges[first]);
-  result.counts.push_back(0.0);
-  for (std::size_t i = first; i <= last; ++i) {
-    result.limits.push_back(edges[i + 1]);
-    result.counts.push_back(counts[i]);
-  }
-  return result;
 }
 
 namespace {
@@ -104,7 +35,7 @@ std::string little_endian(std::uint64_t value, int bytes) {
   return text;
 }
 
-// Writes protocol buffers' wire format: the six kinds of fields that TensorBoard's messages have.
+// Writes protocol buffers' wire format: the kinds of fields that TensorBoard's messages have.
 //
 // libprotobuf would need a copy of TensorBoard's .proto files and its compiler, and libtorch_cpu exports another
 // version's symbols, so that the two would meet in one process (docs/dependencies.md).
@@ -133,12 +64,6 @@ class Message {
     return *this;
   }
   Message& add_message(int field, const Message& message) { return add_bytes(field, message.bytes_); }
-  Message& add_doubles(int field, std::span<const double> values) {
-    add_varint(key(field, kLengthDelimited));
-    add_varint(8 * values.size());
-    for (const double value : values) bytes_ += little_endian(std::bit_cast<std::uint64_t>(value), 8);
-    return *this;
-  }
 
   const std::string& bytes() const { return bytes_; }
 
@@ -159,14 +84,6 @@ class Message {
 // Fields of Summary.Value.
 constexpr int kTag = 1;
 constexpr int kSimpleValue = 2;
-constexpr int kImage = 4;
-constexpr int kHistogram = 5;
-constexpr int kTensor = 8;
-constexpr int kMetadata = 9;  // names the page that shows the value
-
-Message tagged(std::string_view tag) {
-  return Message().add_bytes(kTag, tag);
-}
 
 // TFRecord rotates checksums, so that a checksum of data with checksums is no problem.
 std::string masked_checksum(std::string_view bytes) {
@@ -183,30 +100,7 @@ std::string record(const Message& event) {
 }  // namespace
 
 std::string scalar_value(std::string_view tag, double value) {
-  return tagged(tag).add_float(kSimpleValue, static_cast<float>(value)).bytes();
-}
-
-std::string image_value(std::string_view tag, int width, int height, std::string_view png) {
-  constexpr int kRgb = 3;
-  const Message image = Message().add_int(1, height).add_int(2, width).add_int(3, kRgb).add_bytes(4, png);
-  return tagged(tag).add_message(kImage, image).bytes();
-}
-
-std::string histogram_value(std::string_view tag, const Histogram& histogram) {
-  Message message;
-  message.add_double(1, histogram.min).add_double(2, histogram.max);
-  message.add_double(3, static_cast<double>(histogram.count));
-  message.add_double(4, histogram.sum).add_double(5, histogram.sum_of_squares);
-  message.add_doubles(6, histogram.limits).add_doubles(7, histogram.counts);
-  return tagged(tag).add_message(kHistogram, message).bytes();
-}
-
-std::string text_value(std::string_view tag, std::string_view text) {
-  constexpr int kStringType = 7;  // DT_STRING
-  const Message text_page = Message().add_message(1, Message().add_bytes(1, "text").add_bytes(2, ""));
-  const Message shape = Message().add_message(2, Message().add_int(1, 1));
-  const Message tensor = Message().add_int(1, kStringType).add_message(2, shape).add_bytes(8, text);
-  return tagged(tag).add_message(kMetadata, text_page).add_message(kTensor, tensor).bytes();
+  return Message().add_bytes(kTag, tag).add_float(kSimpleValue, static_cast<float>(value)).bytes();
 }
 
 std::string version_record(double wall_time) {

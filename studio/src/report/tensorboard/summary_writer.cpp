@@ -10,14 +10,10 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "base/host.h"
 #include "base/printable.h"
-#include "image/encode_png.h"
-#include "image/memory_errors.h"
 #include "lockstep/base/fork.h"
-#include "lockstep/base/log.h"
 #include "lockstep/base/mutex.h"
 #include "report/append_file.h"
 #include "report/tensorboard/events.h"
@@ -131,24 +127,6 @@ Result<SummaryWriter> SummaryWriter::open(const std::filesystem::path& folder) {
 
 void SummaryWriter::add_scalar(std::string_view tag, double value, std::int64_t step) {
   if (writer_ != nullptr) writer_->add(step, scalar_value(valid_utf8(tag), value));
-}
-
-void SummaryWriter::add_image(std::string_view tag, const data::Image& image, std::int64_t step) {
-  if (writer_ == nullptr) return;
-  const auto png = data::or_out_of_memory(tag, [&] { return data::encode_png(image); });
-  if (!png.ok()) return log::warning(fmt::format("{} is left out: {}", printable(tag), png.status().message()));
-  const std::string_view bytes(reinterpret_cast<const char*>(png.value().data()), png.value().size());
-  writer_->add(step, image_value(valid_utf8(tag), image.width(), image.height(), bytes));
-}
-
-void SummaryWriter::add_histogram(std::string_view tag, std::span<const float> values, std::int64_t step) {
-  if (writer_ == nullptr) return;
-  const std::optional<Histogram> counted = histogram(values);
-  if (counted) writer_->add(step, histogram_value(valid_utf8(tag), *counted));
-}
-
-void SummaryWriter::add_text(std::string_view tag, std::string_view text, std::int64_t step) {
-  if (writer_ != nullptr) writer_->add(step, text_value(valid_utf8(tag), valid_utf8(text)));
 }
 
 void SummaryWriter::purge(std::int64_t step) {

@@ -23,7 +23,7 @@
 #include "trainer/command/command_parts.h"
 #include "trainer/command/command_report.h"
 #include "trainer/command/model_file.h"
-#include "trainer/command/worst_samples.h"
+#include "trainer/command/use_of_model.h"
 
 namespace lockstep::trainer_detail {
 namespace {
@@ -61,10 +61,7 @@ struct TrainCommand {
         pictures(open_data(options)),
         train(pictures.train, train_loader_options(options, pictures, device)),
         sample(first_sample("data.train", *pictures.train)) {
-    if (pictures.test) {
-      test.emplace(pictures.test, test_loader_options(options, device, test_batch_size()));
-      worst.emplace(pictures.test, pictures.classes, test->batch_size());
-    }
+    if (pictures.test) test.emplace(pictures.test, test_loader_options(options, device, test_batch_size()));
     torch::manual_seed(static_cast<std::uint64_t>(options.seed));
     model = make_model(options, pictures, sample);
     test_sample = pictures.test ? first_sample("data.test", *pictures.test) : sample;
@@ -89,9 +86,6 @@ struct TrainCommand {
     const std::int64_t batches = options.elastic ? ceil_divide(share, test->batch_size()) : test->size();
     return options.limit_batches > 0 ? std::min(batches, options.limit_batches) : batches;
   }
-  // The number of the evaluation's present batch. The loader leaves out batches whose pictures are all corrupt, so they
-  // cannot be counted here. After the last batch `batches_left` is that of a whole pass.
-  std::int64_t test_batch() const { return test->size() - 1 - test->batches_left() % test->size(); }
   // Of this rank: without a number of its own the training's, which is this rank's share of a machine's.
   std::int64_t test_batch_size() const {
     return options.test_batch_size > 0 ? options.test_batch_size : train.batch_size();
@@ -121,16 +115,6 @@ struct TrainCommand {
       if (batch.data.size(0) != 1) throw;
       throw no_batch_of_one(options, "a batch whose other pictures are corrupt", plain_text(error));
     }
-  }
-  // `number`: of the batch among those that this evaluation has given.
-  StepOutput run_test(const data::Example& batch, std::int64_t number) {
-    StepOutput output = forward(model, options, batch);
-    if (!worst) return output;
-    std::int64_t first = test_batch() * test->batch_size();
-    // Another loader may give the batches after a death. With `skip` it may leave some out.
-    if (options.elastic) first = options.on_corrupt == CorruptPolicy::kSkip ? -1 : number * test->batch_size();
-    worst->add(batch, output.scores, first);
-    return output;
   }
   // With shares and batches that differ between the ranks of a machine, the training itself finds such a batch. So it
   // does where corrupt pictures are left out. Synchronized batch norms have the values of all ranks.
@@ -166,7 +150,6 @@ struct TrainCommand {
   torch::Tensor sample;
   torch::Tensor test_sample;  // without an evaluation that of the training
   std::optional<data::DataLoader> test;
-  std::optional<WorstSamples> worst;  // of the evaluation
   TrainCommandModel model;
   std::unique_ptr<torch::optim::Optimizer> optimizer;
   std::shared_ptr<optim::LRScheduler> schedule;
@@ -216,13 +199,13 @@ void print_plan(const TrainCommand& command) {
 
 int train(TrainCommand& command, TrainerOptions settings, const std::filesystem::path& output) {
   TrainCommandReport report(command.options, output, command.pictures.classes, command.is_newcomer,
-                            command.worst ? &*command.worst : nullptr, command.model.model.get());
+                            command.test.has_value());
   settings.callbacks = report.callbacks();
   std::optional<Trainer> trainer;
   const auto step = [&](data::Example& batch) {
     if (command.model.model->is_training()) return command.run(batch);
-    const std::int64_t number = report.begin_test_batch(trainer->epoch() - 1, command.test_batches());
-    StepOutput output = command.run_test(batch, number);
+    report.begin_test_batch(trainer->epoch() - 1, command.test_batches());
+    StepOutput output = forward(command.model, command.options, batch);
     report.end_test_batch(batch.data.size(0));
     return output;
   };
@@ -280,11 +263,7 @@ int run(const TrainCommandOptions& options) {
 }  // namespace
 
 int run_train_command(const TrainCommandOptions& options) {
-  try {
-    return run(options);
-  } catch (const c10::Error& error) {  // what() has twenty lines of LibTorch's functions
-    throw std::runtime_error(plain_text(error));
-  }
+  return with_plain_errors([&] { return run(options); });
 }
 
 }  // namespace lockstep::trainer_detail

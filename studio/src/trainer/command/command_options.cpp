@@ -199,8 +199,6 @@ void declare_trainer(TrainCommandOptions& o, config::Schema& schema) {
   trainer
       .key("progress_seconds", o.progress_seconds, "From one line of progress to the next, where there is no terminal")
       .at_least(1);
-  trainer.key("profile_steps", o.profile_steps, "Write a trace of so many first steps to OUTPUT/profile.json")
-      .at_least(0);
 }
 
 std::string missing(const config::Schema& schema, const char* key, const std::string& path) {

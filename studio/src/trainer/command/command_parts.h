@@ -66,8 +66,6 @@ class DataPart final : public data::Subset {
 
 // The pictures behind a dataset or a part of one; null: it has none, or they are no files.
 const data::ImageDataset* pictures_of(const data::Dataset& dataset);
-// The index there of sample `index`.
-std::int64_t index_in_pictures(const data::Dataset& dataset, std::int64_t index);
 
 // The indices of both parts of data.validation_share, in ascending order. Class c of n samples gives the evaluation the
 // first round(share * n) of random_split's order for seed + c. Throws std::runtime_error that names a class of which

@@ -27,8 +27,6 @@ namespace {
 
 // On devices reading a loss waits for them, so few steps are read.
 constexpr std::int64_t kStepsOfDevices = 20;
-// Histograms take some KB for each layer, so a training has at most about so many of each.
-constexpr std::int64_t kMostHistograms = 20;
 
 // All options by their names in config.yaml. Their values are the defaults of a schema that is made now.
 report::Values values_of(TrainCommandOptions options) {
@@ -54,27 +52,6 @@ std::string counted(std::int64_t number, const char* noun) {
   return fmt::format("{} {}{}", number, noun, number == 1 ? "" : "s");
 }
 
-// How many values of a tensor are counted. A million take 50 ms, and these are enough for the shape of a histogram.
-constexpr std::int64_t kMostCounted = 10'000;
-
-torch::Tensor some_values(const torch::Tensor& weights) {
-  const torch::Tensor flat = weights.detach().flatten();
-  return flat.slice(0, 0, flat.numel(), ceil_divide(std::max<std::int64_t>(1, flat.numel()), kMostCounted))
-      .to(torch::kCPU, torch::kFloat)
-      .contiguous();
-}
-
-// Histograms of the weights of layers; not of biases and norms. Of a large tensor some values stand for all.
-void show_weights(report::SummaryWriter& summary, std::int64_t epoch, const torch::nn::Module& model) {
-  for (const auto& item : model.named_parameters()) {
-    const torch::Tensor& weights = item.value();
-    if (!weights.defined() || weights.dim() < 2 || !weights.is_floating_point()) continue;
-    const torch::Tensor values = some_values(weights);
-    summary.add_histogram("weights/" + item.key(),
-                          {values.const_data_ptr<float>(), static_cast<std::size_t>(values.numel())}, epoch);
-  }
-}
-
 // As trainer_options() gives them to the Trainer, behind 1.
 std::vector<std::int64_t> more_than_one(std::vector<std::int64_t> top_k) {
   std::erase_if(top_k, [](std::int64_t k) { return k <= 1; });
@@ -94,13 +71,11 @@ std::filesystem::path TrainCommandReport::folder(const TrainCommandOptions& opti
 }
 
 TrainCommandReport::TrainCommandReport(const TrainCommandOptions& options, std::filesystem::path folder,
-                                       std::vector<std::string> classes, bool is_newcomer, WorstSamples* worst,
-                                       const torch::nn::Module* model)
+                                       std::vector<std::string> classes, bool is_newcomer, bool evaluates)
     : options_(options),
       folder_(std::move(folder)),
       classes_(std::move(classes)),
-      worst_(worst),
-      model_(model),
+      has_evaluations_(evaluates),
       shows_(!is_newcomer && get_rank() == 0),
       draws_(shows_ && ::isatty(STDERR_FILENO) != 0),
       world_size_(get_world_size()),
@@ -199,7 +174,6 @@ void TrainCommandReport::epoch(const EpochReport& epoch) {
   log_.epoch(epoch.epoch, {.seconds = epoch.seconds, .samples = epoch.samples, .scalars = {{"loss", epoch.loss}}});
   summary_.add_scalar("epoch/train_loss", epoch.loss, epoch.epoch);
   summary_.add_scalar("epoch/samples_per_second", static_cast<double>(epoch.samples) / epoch.seconds, epoch.epoch);
-  if (shows_weights_after(epoch.epoch)) show_weights(summary_, epoch.epoch, *model_);
   if (draws_) return progress_->end(stragglers);
   std::string line =
       fmt::format("epoch {}/{}: loss {:.4f}, lr {:.4g}, {:.1f} s, {:.0f} samples/s, {:.0f} % waiting for input",
@@ -211,15 +185,8 @@ void TrainCommandReport::epoch(const EpochReport& epoch) {
   print(line + (stragglers.empty() ? "" : "; " + stragglers));
 }
 
-bool TrainCommandReport::shows_weights_after(std::int64_t epoch) const {
-  if (model_ == nullptr) return false;
-  const std::int64_t every = ceil_divide(std::max<std::int64_t>(1, options_.epochs), kMostHistograms);
-  return epoch % every == 0 || epoch + 1 == options_.epochs;
-}
-
-std::int64_t TrainCommandReport::begin_test_batch(std::int64_t epoch, std::int64_t batches) {
+void TrainCommandReport::begin_test_batch(std::int64_t epoch, std::int64_t batches) {
   if (!std::exchange(evaluates_, true)) progress_->begin("test", epoch, batches);
-  return test_batches_++;
 }
 
 // Without the loss: that of the evaluation is the mean over all ranks, and comes at its end.
@@ -228,11 +195,6 @@ void TrainCommandReport::end_test_batch(std::int64_t samples) {
 }
 
 void TrainCommandReport::evaluation(const Evaluation& found) {
-  test_batches_ = 0;
-  if (worst_ != nullptr) {
-    unlogged_ = worst_->take();
-    unlogged_epoch_ = found.epoch;
-  }
   if (!shows_) return;
   start(found.epoch + 1, found.step);
   // report.html shows numbers in percent by their names: those with "accuracy" in them or "top" at their beginning
@@ -250,7 +212,6 @@ void TrainCommandReport::evaluation(const Evaluation& found) {
     const torch::Tensor counts = found.confusion.cpu().contiguous();
     log_.confusion(found.epoch, {counts.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(counts.numel())});
   }
-  if (found.is_best) log_worst();
   std::string results = fmt::format("loss {:.4f}", found.loss);
   if (!found.accuracies.empty()) results += fmt::format(", accuracy {:.2f} %", 100 * found.accuracies[0]);
   for (std::size_t i = 0; i < more.size() && i + 1 < found.accuracies.size(); ++i) {
@@ -259,14 +220,6 @@ void TrainCommandReport::evaluation(const Evaluation& found) {
   if (found.is_best) results += ", the best so far";
   if (std::exchange(evaluates_, false) && draws_) return progress_->end(results);
   print(fmt::format("epoch {}/{}: test {}", found.epoch + 1, options_.epochs, results));
-}
-
-// Pictures take some KB each, so only the best evaluations and the last one are logged.
-void TrainCommandReport::log_worst() {
-  if (!unlogged_) return;
-  log_.worst_samples(unlogged_epoch_, unlogged_->samples);
-  show_worst(summary_, unlogged_epoch_, unlogged_->samples);
-  unlogged_.reset();
 }
 
 void TrainCommandReport::take_over() {
@@ -294,10 +247,8 @@ void TrainCommandReport::let_go() {
 // ones.
 void TrainCommandReport::recovery(const RecoveryReport& recovery) {
   evaluates_ = false;
-  test_batches_ = 0;
   epoch_ = -1;
   recovered_ = recovery.step > 0;
-  if (worst_ != nullptr) worst_->forget();
   if (get_rank() != 0 && shows_) let_go();
   barrier();  // nobody writes to the folder now
   if (get_rank() != 0) return;
@@ -365,7 +316,7 @@ void TrainCommandReport::print_end(const TrainingResult& result) {
 void TrainCommandReport::print_model(const TrainingResult& result) {
   const std::filesystem::path file = folder_ / kModelName;
   std::error_code ignored;
-  if (!options_.save || (worst_ != nullptr ? !result.best_metric : result.epochs == 0) ||
+  if (!options_.save || (has_evaluations_ ? !result.best_metric : result.epochs == 0) ||
       !std::filesystem::exists(file, ignored)) {
     return;
   }
@@ -384,17 +335,11 @@ void TrainCommandReport::end(const TrainingResult& result, const std::vector<dat
   print_model(result);
   if (!shows_ || (!started_ && !recovered_)) return;
   start(result.epochs, result.steps);
-  log_worst();
   // An interrupted run has no end: its report says so, until it is resumed.
   if (result.end != TrainingEnd::kInterrupted) {
     log_.end();
   }
   write_page();
-  const std::filesystem::path profile = folder_ / kProfileName;
-  std::error_code ignored;
-  if (options_.profile_steps > 0 && std::filesystem::exists(profile, ignored)) {
-    print(fmt::format("profile: {} (for ui.perfetto.dev or chrome://tracing)", profile.native()));
-  }
 }
 
 bool TrainCommandReport::has_earlier_steps() const {
@@ -407,7 +352,6 @@ void TrainCommandReport::fail(const std::string& error, std::int64_t epoch, std:
   if (!shows_ || (!started_ && step == 0 && has_earlier_steps())) return;
   start(epoch, step);
   print_corrupt(corrupt);
-  log_worst();
   log_.fail(error);
   write_page();
 }

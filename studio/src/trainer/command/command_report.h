@@ -14,7 +14,6 @@
 #include "lockstep/report/summary_writer.h"
 #include "lockstep/trainer/reports.h"
 #include "trainer/command/command.h"
-#include "trainer/command/worst_samples.h"
 
 namespace lockstep::trainer_detail {
 
@@ -23,16 +22,15 @@ class TrainCommandReport {
   static std::filesystem::path folder(const TrainCommandOptions& options);
 
   // Throws on rank 0 when it cannot write to the folder, or when another training does. `is_newcomer`: the process
-  // waits for the place of a dead rank, and shows and writes nothing until then. `worst`: of the evaluations, if there
-  // are any. `model`: whose weights TensorBoard shows. Both must outlive this.
+  // waits for the place of a dead rank, and shows and writes nothing until then. `evaluates`: whether there are
+  // evaluations.
   TrainCommandReport(const TrainCommandOptions& options, std::filesystem::path folder, std::vector<std::string> classes,
-                     bool is_newcomer, WorstSamples* worst = nullptr, const torch::nn::Module* model = nullptr);
+                     bool is_newcomer, bool evaluates = false);
 
   // Refer to this object.
   TrainerCallbacks callbacks();
   // Around each batch of an evaluation: `epoch` is the one that it is of, `batches` how many this rank has in it.
-  // Returns the number of the batch among those that this rank has had in the evaluation, from 0.
-  std::int64_t begin_test_batch(std::int64_t epoch, std::int64_t batches);
+  void begin_test_batch(std::int64_t epoch, std::int64_t batches);
   void end_test_batch(std::int64_t samples);
   void end(const TrainingResult& result, const std::vector<data::CorruptFile>& corrupt);
   // `epoch`, `step`: where the training is, for one that has failed before its first step. An earlier run in the folder
@@ -58,8 +56,6 @@ class TrainCommandReport {
   // Collective: logs the times of every rank. Returns who makes the others wait, as text.
   std::string log_times(const EpochReport& epoch);
   bool has_earlier_steps() const;
-  bool shows_weights_after(std::int64_t epoch) const;
-  void log_worst();
   void print_corrupt(const std::vector<data::CorruptFile>& corrupt);
   void print_end(const TrainingResult& result);
   void print_model(const TrainingResult& result);
@@ -68,19 +64,15 @@ class TrainCommandReport {
   const TrainCommandOptions& options_;
   std::filesystem::path folder_;
   std::vector<std::string> classes_;
-  WorstSamples* worst_;
-  const torch::nn::Module* model_;
+  bool has_evaluations_;
   bool shows_;  // rank 0
   bool draws_;  // rank 0 on a terminal
   bool started_ = false;
-  bool recovered_ = false;                       // after the first step: the run was begun, maybe by another process
-  std::int64_t world_size_;                      // in the log
-  std::vector<std::string> untold_;              // notes for the log, which has to be started first
-  std::int64_t epoch_ = -1;                      // the one whose training is shown
-  bool evaluates_ = false;                       // an evaluation is shown
-  std::int64_t test_batches_ = 0;                // of the present evaluation, that have begun
-  std::optional<WorstSamples::Found> unlogged_;  // of the evaluation of `unlogged_epoch_`
-  std::int64_t unlogged_epoch_ = 0;
+  bool recovered_ = false;           // after the first step: the run was begun, maybe by another process
+  std::int64_t world_size_;          // in the log
+  std::vector<std::string> untold_;  // notes for the log, which has to be started first
+  std::int64_t epoch_ = -1;          // the one whose training is shown
+  bool evaluates_ = false;           // an evaluation is shown
   report::RunLog log_;
   report::SummaryWriter summary_;  // TensorBoard's files
   std::optional<report::Progress> progress_;

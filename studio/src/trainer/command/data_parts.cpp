@@ -16,12 +16,6 @@ const data::ImageDataset* pictures_of(const data::Dataset& dataset) {
   return dynamic_cast<const data::ImageDataset*>(&dataset);
 }
 
-std::int64_t index_in_pictures(const data::Dataset& dataset, std::int64_t index) {
-  const auto* part = dynamic_cast<const DataPart*>(&dataset);
-  return part == nullptr ? index
-                         : index_in_pictures(part->whole(), part->indices().at(static_cast<std::size_t>(index)));
-}
-
 DataParts split_by_class(const std::vector<std::int64_t>& labels, const std::vector<std::string>& classes, double share,
                          std::int64_t seed, std::string_view remedy) {
   std::vector<std::vector<std::int64_t>> samples(classes.size());

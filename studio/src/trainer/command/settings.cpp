@@ -118,8 +118,6 @@ TrainerOptions trainer_options(const TrainCommandOptions& o, torch::Device devic
   t.checkpoint_every_steps = o.every_steps;
   t.asynchronous_checkpoints = o.asynchronous;
   t.resume = o.resume;
-  t.profile_steps = o.profile_steps;
-  t.profile_file = output / kProfileName;
   return t;
 }
 

@@ -42,26 +42,26 @@ std::string saved_classes(const std::string& path) {
   return "";
 }
 
-// The file in a folder: the newest of a folder of checkpoints, the model in the folder of a run. Folders that are one
-// state dict (of distributed checkpoints, with an index of files) stay. Throws for other folders.
+// The file in a folder: the newest of a folder of checkpoints, the model in the folder of a run. A folder with an index
+// of several files stays, and so does a distributed checkpoint, which read_state_dict() refuses with advice. Throws for
+// other folders.
 std::string file_of(const std::string& path) {
   namespace fs = std::filesystem;
   if (!fs::is_directory(path)) return path;
   std::string newest;
-  bool is_state = false;
+  bool stays = false;
   for (const auto& entry : fs::directory_iterator(path)) {
     const std::string name = entry.path().filename().native();
     if (name.starts_with("step-") && name.ends_with(".ckpt")) newest = std::max(newest, name);
-    is_state = is_state || name.ends_with(".metadata") || name.ends_with(".index.json");
+    stays = stays || name.ends_with(".index.json") || name == ".metadata";
   }
   if (!newest.empty()) return fs::path(path) / newest;
   const fs::path model = fs::path(path) / kModelName;
   if (fs::exists(model)) return model;
-  if (is_state) return path;
+  if (stays) return path;
   throw std::runtime_error(
-      fmt::format("{}: expected a file, or the folder of a run (with {}), of checkpoints (step-NUMBER.ckpt), of a "
-                  "distributed checkpoint (.metadata) or with an index of several files (NAME.index.json); this folder "
-                  "has none of these: name the file in it",
+      fmt::format("{}: expected a file, or the folder of a run (with {}), of checkpoints (step-NUMBER.ckpt) or with "
+                  "an index of several files (NAME.index.json); this folder has none of these: name the file in it",
                   printable(path), kModelName));
 }
 

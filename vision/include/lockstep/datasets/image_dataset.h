@@ -37,8 +37,7 @@ struct ImageOptions {
 struct CorruptFile {
   std::string name;
   std::string reason;
-  std::int64_t times = 0;   // how often the sample was needed
-  std::int64_t index = -1;  // the sample's index
+  std::int64_t times = 0;  // how often the sample was needed
 };
 
 // The bytes of a file, or pixels.

@@ -6,16 +6,14 @@
 // Names, parameters and the order of parameters are torchvision's. A parameter with a default may be left out. A value
 // is one of these, in Python's notation:
 //
-//   - a number, or arithmetic of numbers with + - * / // and parentheses: 3/4, 256//2, 1e-3, -(1 - 0.25)
+//   - a number, or a quotient of two numbers: 224, -1e-3, 3/4
 //   - None, True, False
 //   - a word: bilinear, 'bilinear', InterpolationMode.BILINEAR, torch.float32
 //   - a tuple or list of values: (0.2, 1.0), [224]; of numbers also 1, 2 or 3 times: [0.5] * 3
 //
-// Compose, RandomApply, RandomChoice and RandomOrder take a list of transforms. What Python prints of a Compose is a
-// text too: one transform on each line, without commas. A parameter that Python does not print has its default: in v1
-// pad_if_needed, fill and padding_mode of RandomCrop; in v2 the fill of RandAugment and
-// TrivialAugmentWide, and value='random' of RandomErasing. p of RandomApply and dtype
-// of ToDtype, which v2 does not print, must be added.
+// Compose, RandomApply, RandomChoice and RandomOrder take a list of transforms. What Python prints of one transform is
+// a text too. A parameter that Python does not print has its default: in v1 pad_if_needed, fill and padding_mode of
+// RandomCrop; in v2 the fill of RandAugment and TrivialAugmentWide, and value='random' of RandomErasing.
 //
 // v2's ToImage() is PILToTensor, ToDtype(torch.float32, scale=True) is ConvertImageDtype. `inplace` and `antialias`
 // have no effect: pictures are always resized with antialiasing, as by PIL. Lambda has no text.

@@ -1,23 +1,91 @@
-// The metrics that count: sums of the ranks' counts.
+#include "lockstep/nn/metrics.h"
+
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
-#include "lockstep/nn/metrics.h"
-#include "metric_ranks.h"
+#include "nn/all_ranks.h"
+#include "nn/device_backend.h"
+#include "nn/same_on_all_ranks.h"
 
 namespace lockstep {
 namespace {
 
-using nn_detail::check_metric;
-using nn_detail::check_scores;
-using nn_detail::checked_labels;
-using nn_detail::gather_counts;
-using nn_detail::sum_counts;
-using nn_detail::update_metric;
+// The index of the first sample (row) that is marked.
+std::int64_t first_marked(const torch::Tensor& marks) {
+  return marks.flatten().nonzero()[0].item<std::int64_t>();
+}
+
+// Calls `update`, which throws for wrong samples; notes its error in `first`, if that is empty, and throws it again.
+void update_metric(std::string& first, const std::function<void()>& update) {
+  try {
+    update();
+  } catch (const c10::Error& error) {
+    if (first.empty()) first = error.what_without_backtrace();
+    throw;
+  }
+}
+
+// Collective. Throws on every rank if a rank has noted an `error`, or if their `descriptions` ("Accuracy of top 1, 5")
+// differ.
+void check_metric(const ProcessGroup& group, const std::string& description, const std::string& error) {
+  const auto own_lines = [&] {
+    TORCH_CHECK_VALUE(error.empty(), error, " (until reset() the metric lacks these samples)");
+    return description;
+  };
+  if (!nn_detail::has_other_ranks(group)) return static_cast<void>(own_lines());
+  nn_detail::check_same_lines(nn_detail::DeviceBackend::for_host_data(group, local_device()), own_lines,
+                              "compute() needs the same metric");
+}
+
+// Collective, after check_metric(): {ranks, n} from the flat CPU tensors of all ranks, on the CPU.
+torch::Tensor gather_counts(const torch::Tensor& counts, const ProcessGroup& group) {
+  if (!nn_detail::has_other_ranks(group)) return counts.unsqueeze(0);
+  const nn_detail::DeviceBackend backend = nn_detail::DeviceBackend::for_host_data(group, local_device());
+  return backend.all_gather(counts.to(backend.device())).cpu();
+}
+
+// The same: the sum of those of all ranks, flat.
+torch::Tensor sum_counts(const torch::Tensor& counts, const ProcessGroup& group) {
+  if (!nn_detail::has_other_ranks(group)) return counts.clone();
+  const nn_detail::DeviceBackend backend = nn_detail::DeviceBackend::for_host_data(group, local_device());
+  const torch::Tensor sum = counts.to(backend.device(), counts.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+  backend.start_sum(sum)->wait();
+  return sum.cpu();
+}
+
+// Labels as int64 {N} on the CPU. A ValueError unless there are `count` integers in [0, classes).
+torch::Tensor checked_labels(const char* metric, const char* what, const torch::Tensor& labels, std::int64_t count,
+                             std::int64_t classes) {
+  TORCH_CHECK_VALUE(labels.defined() && at::isIntegralType(labels.scalar_type(), /*includeBool=*/true), metric,
+                    ": expected integers as ", what, ", found ",
+                    labels.defined() ? c10::str(labels.scalar_type()) : "an undefined tensor");
+  TORCH_CHECK_VALUE(labels.dim() == 1 && labels.size(0) == count, metric, ": expected ", what, " {", count,
+                    "}, one for each sample, found ", labels.sizes());
+  torch::Tensor local = labels.detach().to(torch::kCPU, torch::kLong);
+  const torch::Tensor outside = (local < 0).logical_or(local >= classes);
+  if (outside.any().item<bool>()) {
+    const std::int64_t index = first_marked(outside);
+    TORCH_CHECK_VALUE(false, metric, ": ", what, "[", index, "] is ", local[index].item<std::int64_t>(),
+                      ", expected 0 to ", classes - 1);
+  }
+  return local;
+}
+
+// A ValueError unless `scores` is floating point without NaN.
+void check_scores(const char* metric, const torch::Tensor& scores) {
+  TORCH_CHECK_VALUE(scores.defined() && at::isFloatingType(scores.scalar_type()), metric,
+                    ": expected floating-point scores, found ",
+                    scores.defined() ? c10::str(scores.scalar_type()) : "an undefined tensor");
+  const torch::Tensor nan = scores.isnan();
+  if (!nan.any().item<bool>()) return;
+  const torch::Tensor rows = nan.dim() > 1 ? nan.flatten(1).any(1) : nan;
+  TORCH_CHECK_VALUE(false, metric, ": the scores of sample ", first_marked(rows), " hold a NaN");
+}
 
 void check_some(const char* metric, bool some) {
   TORCH_CHECK_VALUE(some, metric, ": no rank has a sample");
