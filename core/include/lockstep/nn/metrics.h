@@ -111,10 +111,10 @@ class ConfusionMatrix {
   std::string error_;
 };
 
-// The area under the ROC curve: how likely a sample of a class has a larger score for it than a sample of another
-// class, where equal scores count one half. Exact: nothing is put into bins. So each rank keeps all scores of its
-// samples, and compute() brings the scores of all ranks to each rank, class by class. Equal scores are sent once, in 24
-// bytes.
+// The area under the ROC curve of a class: the probability that a sample of this class has a larger score for the class
+// than a sample of another class has. Equal scores count one half. The area is exact: scores are not put into bins. So
+// each rank keeps all scores of its samples, and compute() brings the scores of all ranks to each rank, class by class.
+// Equal scores are sent once, in 24 bytes.
 class Auroc {
  public:
   // At least 2. With 2 classes there is one curve, the curve of class 1.
