@@ -2,9 +2,9 @@
 //
 //   DataLoader loader(from_torch(torch::data::datasets::MNIST("mnist")), {.batch_size = 64, .shuffle = true});
 //
-// A torch::data::datasets::Dataset<Self, S> becomes a DatasetOf<S>. One that was mapped to whole batches, as by
-// `.map(torch::data::transforms::Stack<>())`, makes its batches itself. Its samples are batches of one (of Example the
-// only sample).
+// A torch::data::datasets::Dataset<Self, S> becomes a DatasetOf<S>. A dataset that was mapped to whole batches, as by
+// `.map(torch::data::transforms::Stack<>())`, makes its batches itself. A sample of such a dataset is a batch of one
+// (for Example: the only sample of this batch).
 //
 // As in torch::data's loaders, each thread has a copy of the dataset: its get_batch() is not const. Random transforms
 // of torch::data draw from LibTorch's global generator: what they draw depends on the number of workers. Stateful
@@ -27,7 +27,7 @@
 
 namespace lockstep::data {
 
-// What a torch::data dataset's batches mean here.
+// The sample and batch types here for a torch::data dataset with batches of type Batch.
 template <typename Batch>
 struct TorchBatch {
   using SampleType = Batch;
