@@ -13,10 +13,10 @@
 //   ...
 //   log.end();
 //
-// Logging never ends a training: after a full disk, events are left out, with one warning on stderr, and lines that
-// fit again are written again. The file has whole lines only; the last line of a killed process may be cut off, and the
-// next RunLog of the folder removes it. A run that goes on in the same folder appends to the same file; epochs and
-// steps that it repeats replace the earlier ones (RunStart::first_epoch).
+// Logging never ends a training. When the disk is full, events are left out, with one warning on stderr; when there is
+// room again, later events are written. The file has whole lines only; the last line of a killed process may be cut
+// off, and the next RunLog of the folder removes it. A run that goes on in the same folder appends to the same file;
+// epochs and steps that it repeats replace the earlier ones (RunStart::first_epoch).
 //
 // All functions may be called from several threads, and block for one write to the file. Nothing is flushed to the
 // disk: events of a killed process stay, events of a machine that loses its power may be lost. In a fork of its

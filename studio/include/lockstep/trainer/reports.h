@@ -42,8 +42,9 @@ struct StepReport {
   bool skipped = false;      // the optimizer took no step: loss or gradients were not finite
   double seconds = 0;        // of the whole step
   double input_seconds = 0;  // waiting for batches
-  // The time for which DistributedDataParallel has waited for other ranks and for gradients on their way, as far as it
-  // does not overlap with the backward pass (Reducer::comm_time). NaN on GPUs, which wait in place of the process.
+  // The time that DistributedDataParallel has spent on communication and could not overlap with the backward pass;
+  // waiting for slower ranks is part of it (CommTime::exposed_comm_time in reducer.h). NaN on GPUs, where the GPU waits
+  // and not the process.
   double communication_seconds = 0;
 };
 
@@ -95,8 +96,8 @@ struct RecoveryReport {
 };
 
 // Functions of the program that the Trainer calls. Each is called on every rank, in the thread of the training, and may
-// make collective calls. An exception ends the training. If only some ranks throw, the other ranks learn of it as of
-// any failure of a rank.
+// make collective calls. An exception ends the training. If only some ranks throw, the other ranks get the error that
+// they get when a rank fails.
 struct TrainerCallbacks {
   std::function<void(const StepReport&)> on_step_end = {};
   std::function<void(const EpochReport&)> on_epoch_end = {};  // before the evaluation

@@ -12,10 +12,10 @@
 //   - a tuple or list of values: (0.2, 1.0), [224]; of numbers also 1, 2 or 3 times: [0.5] * 3
 //
 // Compose, RandomApply, RandomChoice and RandomOrder take a list of transforms. What Python prints of a Compose is a
-// text too: one transform on each line, without commas. A parameter that Python does not print has its default: in v1
-// pad_if_needed, fill and padding_mode of RandomCrop; in v2 the fill of RandAugment and
-// TrivialAugmentWide, and value='random' of RandomErasing. p of RandomApply and dtype
-// of ToDtype, which v2 does not print, must be added.
+// text too: one transform on each line, without commas. A parameter that Python does not print gets its default: in v1
+// pad_if_needed, fill and padding_mode of RandomCrop; in v2 fill of RandAugment and TrivialAugmentWide, and
+// value='random' of RandomErasing. v2 does not print p of RandomApply and dtype of ToDtype either: add them to the
+// text.
 //
 // v2's ToImage() is PILToTensor, ToDtype(torch.float32, scale=True) is ConvertImageDtype. `inplace` and `antialias`
 // have no effect: pictures are always resized with antialiasing, as by PIL. Lambda has no text.
