@@ -69,7 +69,7 @@ std::shared_ptr<c10::Allocator> arena_allocator();
 struct ProcessGroupLockstepOptions {
   int rank = 0;
   int world_size = 1;
-  std::string name = "world";  // in errors; unique among the groups that share the store
+  std::string name = "world";  // the group's name in errors; unique among the groups that share the store
   // For joining, and for each operation without a timeout of its own.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
   // The members' ranks in the world, by group rank; empty: the same numbers. Used in split() and in errors.

@@ -226,7 +226,7 @@ class DataLoaderBase {
   std::int64_t taken_ = 0;                     // batches that the consumer has got
   std::int64_t passed_ = 0;                    // batches before the cursor: no gap among them
   std::set<std::int64_t> ahead_;               // batches that were taken, but come after a gap
-  std::optional<std::int64_t> failed_;         // the last batch if it could not be made; passed when the loop goes on
+  std::optional<std::int64_t> failed_;         // the batch that could not be made, until the loop goes on
   std::unique_ptr<WorkerTuner> tuner_;         // null without kAutoWorkers
   std::optional<Clock::time_point> returned_;  // when the consumer got the previous batch
   std::chrono::nanoseconds busy_{};            // processor time of the process at that moment

@@ -52,7 +52,7 @@ struct AllReduce {
   std::size_t count = 0;
   DataType type = DataType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
-  double factor = 1.0;  // kPremulSum
+  double factor = 1.0;  // kPremulSum: multiplies every input
   int list = 1;         // see above
 };
 
@@ -168,7 +168,7 @@ class Operation {
 struct CommunicatorOptions {
   int rank = 0;
   int group_size = 1;
-  std::string name = "world";  // of the group, in errors; must be unique among the groups that share a store
+  std::string name = "world";  // the group's name in errors; unique among the groups that share a store
   std::chrono::milliseconds timeout = std::chrono::minutes(30);  // for joining
   // Where this rank allocates memory that others can see. Ranks of one process may share an arena. Null: a new one.
   std::shared_ptr<SharedArena> arena;

@@ -22,9 +22,9 @@ Result<std::optional<int>> replaced_rank(const Environment& environment = Enviro
 // newcomers_store() does. In other processes it does not block.
 Result<std::optional<int>> awaited_rank(const Environment& environment = Environment::of_process());
 
-// The part of the launcher's store in which newcomers wait; null: the launcher replaces nobody
-// (LOCKSTEP_MAX_NEWCOMERS is not set or 0). Each start of the job (--max-restarts) has a store of its own. Blocks
-// until the launcher answers, for 10 s at most. Fails as TcpStore::connect does.
+// The part of the launcher's store in which newcomers wait; null: the launcher replaces nobody (LOCKSTEP_MAX_NEWCOMERS
+// is not set or 0), or there is no launcher (LOCKSTEP_STORE is not set). Each start of the job (--max-restarts) has a
+// store of its own. Blocks until the launcher answers, for 10 s at most. Fails as TcpStore::connect does.
 Result<std::shared_ptr<comm::Store>> newcomers_store(const Environment& environment = Environment::of_process());
 
 // Keys in that part of the store. `rank` is the worker's rank at the start of the job. The launcher writes this key

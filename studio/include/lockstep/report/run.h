@@ -70,7 +70,7 @@ struct RunRecord {
   RunState state = RunState::kInterrupted;
   std::string error = {};  // the error, if kFailed
   std::vector<std::string> command = {};
-  Values configuration = {};  // of the last start, like versions, classes and command
+  Values configuration = {};  // of the last start, as are versions, classes and command
   Values versions = {};
   std::vector<std::string> classes = {};
   std::vector<Session> sessions = {};
@@ -78,11 +78,11 @@ struct RunRecord {
   std::vector<PassRecord> epochs = {};                   // ordered by epoch, like the next two fields
   std::vector<PassRecord> evaluations = {};
   std::vector<TimesRecord> times = {};
-  std::int64_t confusion_epoch = -1;  // of the last confusion matrix; -1: there is none
+  std::int64_t confusion_epoch = -1;  // the epoch of the last confusion matrix; -1: there is none
   std::int64_t confusion_classes = 0;
   std::vector<ConfusionCell> confusion = {};
   std::int64_t samples_epoch = -1;
-  std::vector<SampleRecord> samples = {};  // of the last event, worst first
+  std::vector<SampleRecord> samples = {};  // the samples that were logged last, worst first
   std::vector<Note> notes = {};
   Scalars results = {};
   // Lines that are no events: damaged, nested over 16 levels, or with fields of wrong types. They are left out.

@@ -46,9 +46,9 @@ std::filesystem::path run_folder(const std::filesystem::path& configured);
 struct RunStart {
   std::string name = {};      // the title of the report. Empty: the name of the folder
   Values configuration = {};  // everything that is needed to repeat the run
-  Values versions = {};       // of libraries, for example {{"torch", TORCH_VERSION}}; Lockstep's own is added
+  Values versions = {};       // versions of libraries, for example {{"torch", TORCH_VERSION}}; Lockstep's own is added
   std::int64_t world_size = 1;
-  std::vector<std::string> classes = {};  // names, for the confusion matrix
+  std::vector<std::string> classes = {};  // names of the classes, for the confusion matrix
   // The epoch and the step with which a resumed run begins. Earlier events of this epoch and step, and of all later
   // epochs and steps, no longer count: they were not in the checkpoint. So a run that starts from the beginning (0)
   // replaces an earlier run in its folder.
@@ -59,7 +59,7 @@ struct RunStart {
 // A pass over the training data, or an evaluation.
 struct Pass {
   double seconds = 0.0;
-  std::int64_t samples = 0;  // of all ranks together
+  std::int64_t samples = 0;  // samples of all ranks together
   Scalars scalars = {};      // usually "loss" and "accuracy" (0 to 1); use the same names in training and evaluation
 };
 
