@@ -43,8 +43,8 @@ struct StepReport {
   double seconds = 0;        // time of the whole step
   double input_seconds = 0;  // time spent waiting for batches
   // The time that DistributedDataParallel has spent on communication and could not overlap with the backward pass;
-  // waiting for slower ranks is part of it (CommTime::exposed_comm_time in reducer.h). NaN on GPUs, where the GPU waits
-  // and not the process.
+  // waiting for slower ranks is part of it (Reducer::CommTime::exposed_comm_time). NaN on GPUs, where the GPU waits and
+  // not the process.
   double communication_seconds = 0;
 };
 
