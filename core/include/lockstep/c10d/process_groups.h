@@ -81,10 +81,11 @@ struct InitOptions {
 // If a backend is unknown or cannot be used here, the error says why, and which backends there are.
 void init_process_group(std::string_view backend = "", const InitOptions& options = {});
 
-// Leaves `group` (null: the world and every group made from it). Ranks that still wait for this rank get an error.
-// Blocks only on the rank that serves the store of a working world (rank 0, unless a launcher serves it; after
-// reconfigure() the member with the lowest earlier rank): until the other ranks have left, for up to 5 s. Safe after
-// errors and when called twice. Does nothing without a world.
+// Leaves `group` (null: the world and every group made from it). Ranks that still wait for this rank get an error. If
+// all groups work, waits up to 5 s for collectives under way; waits for running callbacks of futures too. When the
+// world works, the rank that serves the store then waits until the other ranks have left, for up to 5 s more. (This is
+// rank 0, unless a launcher serves the store; after reconfigure() it is the member with the lowest earlier rank.) Safe
+// after errors and when called twice. Does nothing without a world.
 void destroy_process_group(const ProcessGroup& group = nullptr);
 
 // Breaks `group` for all its ranks: their operations fail with `reason`. Use it for errors that only this rank sees.

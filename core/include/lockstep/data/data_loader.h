@@ -70,12 +70,13 @@ struct DataLoaderOptionsOf {
   // r + W, ... Excludes batch_size, shuffle and sampler; drop_last and exact then concern batches, not samples.
   std::shared_ptr<const BatchSampler> batch_sampler = {};
 
-  // If the samples do not divide evenly into ranks and batches: by default some samples are repeated, so that all ranks
-  // have the same number, and the last batch is smaller. drop_last leaves out the remaining samples and the smaller
-  // batch. exact (for evaluation) gives each sample to one rank once; the numbers of batches may then differ by one. If
-  // the dataset leaves out all samples of a batch (SkippedSample), exact leaves out the batch, so that no other sample
-  // counts twice; without exact the next good sample takes the place of the batch. With an iterable dataset drop_last
-  // leaves out the smaller last batch of each worker, and exact is an error.
+  // These two say what happens if the samples do not divide evenly into ranks and batches.
+  //   - By default some samples are repeated, so that all ranks have the same number, and the last batch is smaller.
+  //   - drop_last leaves out the remaining samples and the smaller batch.
+  //   - exact, for evaluation, gives each sample to one rank, once. The ranks' numbers of batches may differ by one.
+  // If the dataset leaves out all samples of a batch (SkippedSample), exact leaves out the batch, so that no other
+  // sample counts twice; without exact the next good sample takes the place of the batch. With an iterable dataset
+  // drop_last leaves out the smaller last batch of each worker, and exact is an error.
   bool drop_last = false;
   bool exact = false;
 

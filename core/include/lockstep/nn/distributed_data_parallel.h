@@ -29,9 +29,9 @@
 // parameters are frozen, gradients pass through and nothing is sent.
 //
 // If backward() throws on all ranks, the next pass starts as usual; gradients that were still being reduced are dropped
-// (undefined). If it throws on some ranks only, or before the wrapper's first gradient on some ranks and behind it on
-// others, the passes of the ranks no longer match, and the group is lost: destroy it, then make a new group and a new
-// wrapper.
+// (undefined). If backward() throws on some ranks only, or on some ranks before the wrapper's first gradient and on
+// others after it, the passes of the ranks no longer match. The group is then lost: destroy it, and make a new group
+// and a new wrapper.
 //
 // Memory: gradients live in shared buckets (gradient_as_bucket_view) instead of tensors of their own, so a rank holds
 // each gradient once. A reference to a gradient that you keep over a step sees the next step's values.

@@ -61,12 +61,13 @@
 // the optimizer is made. When the optimizer is gone, parameters stay where they are, and each rank has its own as soon
 // as it writes to them.
 //
-// Refused, with an error on every rank: optimizers of other classes (at compile time); ranks on several machines
-// (ZeroRedundancyOptimizer works there); backends other than lockstep; parameters on a GPU, sparse, with holes, or that
-// are a part of a larger memory; a parameter that is twice in the groups, or two that share memory; sparse gradients;
-// gradients or state of another dtype; step() in inference mode; memory that exceeds that of the machine or container;
-// options, groups or numbers of steps that differ between ranks; memory that is locked (mlockall); systems without
-// /proc/self/pagemap.
+// Optimizers of other classes do not compile. Refused, with an error on every rank:
+//   - ranks on several machines, and backends other than lockstep: ZeroRedundancyOptimizer works there
+//   - parameters on a GPU, sparse, with holes, or that are a part of a larger memory; a parameter that is twice in the
+//     groups; two parameters that share memory
+//   - sparse gradients; gradients or state of another dtype than the parameter
+//   - options, groups or numbers of steps that differ between ranks; step() in inference mode
+//   - more memory than the machine or container has; locked memory (mlockall); systems without /proc/self/pagemap
 //
 // Threads: not thread-safe. In DistributedDataParallel's join, ranks that have finished must step too:
 // JoinOptions::after_shadow_pass (lockstep/nn/join.h). The constructor and step() are collective over the group, and
