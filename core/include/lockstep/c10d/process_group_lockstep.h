@@ -214,9 +214,10 @@ class ProcessGroupLockstep : public GroupBackend {
   // group is made; the Work is done. The memory of the group's tensors stays valid. One call at a time.
   //
   // Throws ArgumentError for handles that are wrong by themselves (none; garbage; of another build or job; one twice;
-  // this process's own is missing): the group is as before. Throws BackendError if the uuid was used for this group on
-  // any member, members give other handles (kMismatch), do not come in time (kTimeout: who), or end meanwhile
-  // (kPeerFailed); then this rank is in no group, and may call it again with another uuid.
+  // this process's own is missing): the group is as before. Throws BackendError: kMismatch if a member has used the
+  // uuid for this group or gives other handles; kTimeout, which names the members that did not come in time;
+  // kPeerFailed if a member ends meanwhile. This rank is then in no group, and may call reconfigure() again with
+  // another uuid.
   c10::intrusive_ptr<c10d::Work> reconfigure(const c10d::ReconfigureOptions& opts) override;
 
   // Makes a group of the ranks that are not excluded. Collective over these ranks. They meet in this group's store,

@@ -207,10 +207,11 @@ class ElasticTraining {
   // After run() has returned, a call for no more steps returns at once and does not communicate, so a newcomer's
   // program may repeat the calls that the other ranks made before it came.
   //
-  // run() recovers from errors that tell of a death (kPeerFailed, kUnavailable). It passes on every other exception, on
-  // the ranks where it occurs; kTimeout is one of these, and so is kAborted by abort_process_group(). If a group breaks
-  // twice in the same step although nobody has died, run() passes on the second error. kPeerFailed: fewer than
-  // min_ranks are left. kUnsupported: no living rank has a whole state, because `update` has communicated.
+  // run() recovers from errors that tell of a death (kPeerFailed, kUnavailable, and kAborted if another rank forms the
+  // world anew). It passes on every other exception, on the ranks where it occurs; kTimeout is one of these, and so is
+  // kAborted by abort_process_group(). If a group breaks twice in the same step although nobody has died, run() passes
+  // on the second error. kPeerFailed: fewer than min_ranks are left. kUnsupported: no living rank has a whole state,
+  // because `update` has communicated.
   void run(std::int64_t steps, const ElasticFunctions& functions);
 
   // Call it in after_step, on all ranks or on none: run() then returns when all ranks have finished this after_step,
