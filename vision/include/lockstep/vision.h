@@ -1,5 +1,6 @@
 // All of the component vision that a training program uses: datasets of pictures, their transforms, and models. Not
-// here: picture files by themselves (lockstep/image), packs and checks of folders (lockstep/picture_tools).
+// here: picture files by themselves (lockstep/image), transforms from text (lockstep/transforms/parse.h), packs and
+// checks of folders (lockstep/picture_tools).
 #pragma once
 
 #include "lockstep/datasets/cifar.h"             // IWYU pragma: export

@@ -11,9 +11,10 @@
 
 namespace lockstep {
 
-// Written as PATH.tmp in the same folder, then flushed and renamed. A link under PATH is followed. A new file has the
-// mode that the umask allows; another keeps its mode. One writer at a time; blocks until the disk has the
-// bytes. Errors (kNotFound, kPermission, kIo) name the temporary file.
+// The bytes go to PATH.tmp in the same folder; commit() flushes this temporary file and renames it to PATH. If PATH is
+// a symbolic link, the target of the link is replaced. A new file gets the mode that the umask allows; an existing file
+// keeps its mode. One writer at a time; commit() blocks until the disk has the bytes. Errors (kNotFound, kPermission,
+// kIo) name the temporary file.
 class AtomicFile {
  public:
   static constexpr std::string_view kTemporarySuffix = ".tmp";
@@ -26,21 +27,22 @@ class AtomicFile {
   // Removes the temporary file if it was not committed.
   ~AtomicFile();
 
-  // The disk begins to take the bytes while more are made, so that commit() need not wait for all of them.
+  // Appends at the end. The system starts to write the bytes to the disk at once, so that commit() has little to wait
+  // for.
   Status append(std::span<const std::uint8_t> bytes);
   Status overwrite(std::uint64_t offset, std::span<const std::uint8_t> bytes);
   // Bytes appended so far.
   std::uint64_t size() const { return size_; }
-  // The file that is written now. Empty after commit().
+  // The path of the temporary file. Empty after commit().
   const std::filesystem::path& temporary_path() const { return temporary_; }
-  // Flushes, renames, flushes the folder. Nothing more may be written after it. kIo when another writer has replaced
-  // the temporary file.
+  // Flushes the file, renames it, and flushes the folder. Nothing may be written after commit(). kIo when another
+  // writer has replaced the temporary file.
   Status commit();
 
  private:
   AtomicFile() = default;
   Status write_at(std::uint64_t offset, std::span<const std::uint8_t> bytes);
-  // Whether the temporary name is that of another file.
+  // Whether the temporary name belongs to another writer's file now.
   bool taken() const;
   Status failure(std::string_view what, int error_number) const;
 

@@ -18,14 +18,14 @@ struct CallSite {
   const char* file = nullptr;  // lives as long as the process, as __FILE__ does; null: the site is not known
   std::uint32_t line = 0;
 
-  // Where it is the default of an argument: the line of the call.
+  // As the default of an argument, here() gives the line of the call.
   static constexpr CallSite here(const char* file = __builtin_FILE(), std::uint32_t line = __builtin_LINE()) {
     return {file, line};
   }
 };
 
-// While it lives, what this thread calls is called from `site`. Of scopes inside one another the outermost one counts.
-// Costs a few instructions.
+// While a CallScope lives, `site` is the call site of everything that this thread calls. Of nested scopes the outermost
+// counts. Costs a few instructions.
 class CallScope {
  public:
   explicit CallScope(CallSite site) : outermost_(current_.file == nullptr) {

@@ -11,7 +11,8 @@ class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Negative or huge durations mean "never". In the caller's unit, because huge ones do not fit into nanoseconds.
+  // A negative duration, or one of more than a year, means "never". The argument keeps the caller's unit, because a
+  // huge duration does not fit into nanoseconds.
   template <typename Number, typename Unit>
   static Deadline after(std::chrono::duration<Number, Unit> timeout) {
     if (timeout < timeout.zero() || timeout > std::chrono::hours(24 * 365)) return never();
@@ -29,7 +30,7 @@ class Deadline {
     if (is_never()) return std::chrono::hours(24 * 365);
     return std::max(std::chrono::nanoseconds::zero(), std::chrono::nanoseconds(when_ - Clock::now()));
   }
-  // The same, rounded up, so it is zero only after the deadline.
+  // remaining() rounded up to milliseconds: zero only after the deadline.
   std::chrono::milliseconds remaining_ms() const { return std::chrono::ceil<std::chrono::milliseconds>(remaining()); }
 
  private:

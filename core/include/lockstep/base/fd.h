@@ -38,8 +38,8 @@ class Fd {
     fd_ = fd;
   }
 
-  // Forks of this process get /dev/null under this number. For connections, locks and the like, which would otherwise
-  // look in use to others while the child lives. Call it right after opening.
+  // In a fork of this process, this descriptor is /dev/null. For connections and locks: the other side would otherwise
+  // see them in use for as long as the child lives. Call it right after opening the descriptor.
   void keep_from_forks();
 
  private:

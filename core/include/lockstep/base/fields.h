@@ -1,4 +1,4 @@
-// How a struct of yours tells what is in it: one function in the namespace of the struct, for all of Lockstep.
+// How your struct lists its members for all of Lockstep: by one function, fields(), in the namespace of the struct.
 //
 //   struct Batch {
 //     torch::Tensor images, labels;
@@ -6,9 +6,9 @@
 //   auto fields(Batch& batch) { return std::tie(batch.images, batch.labels); }
 //
 // The data loader makes batches of such samples and moves them to a device (collate.h), DataParallel splits and joins
-// them (scatter.h), and the object collectives send them (object_codec.h). A field is a value of any type that the user
-// of fields() takes, another struct with fields() too. What is not listed is not seen. Write fields() before the struct
-// is first used; a struct that is derived from another needs its own.
+// them (scatter.h), and the object collectives send them (object_codec.h). A field may have any type that these three
+// take, and may be another struct with fields(). They do not see a member that is not listed. Write fields() before the
+// struct is first used. A derived struct needs a fields() of its own.
 #pragma once
 
 namespace lockstep {

@@ -23,8 +23,8 @@ class BackendCapabilities {
   virtual bool orders_by_stream() const { return false; }
 };
 
-// The capabilities of another library's backend: AVG is not asked of it. It refuses everything else that it cannot do
-// by itself.
+// The capabilities of another library's backend. Lockstep never asks such a backend for AVG; the backend itself refuses
+// everything else that it cannot do.
 class ForeignCapabilities final : public BackendCapabilities {
  public:
   bool has_avg() const override { return false; }

@@ -1,5 +1,5 @@
-// CollectiveStep: a base that marks optimizers whose step() communicates (SharedStep, ZeroRedundancyOptimizer). Who
-// needs a step that each rank does alone, as ElasticTraining, refuses them.
+// CollectiveStep: a base that marks optimizers whose step() communicates (SharedStep, ZeroRedundancyOptimizer).
+// ElasticTraining, where each rank takes its steps alone, refuses such optimizers.
 #pragma once
 
 namespace lockstep {

@@ -44,7 +44,7 @@ inline constexpr std::chrono::milliseconds kGroupTimeout{-1};
 struct CollectiveOptions {
   ProcessGroup group = nullptr;                       // null: the world
   std::chrono::milliseconds timeout = kGroupTimeout;  // positive, counts from the call; an asynchronous operation
-                                                      // reports it in wait() or in its future
+                                                      // reports a timeout in wait() or in its future
 };
 
 struct ReductionOptions {

@@ -63,15 +63,15 @@ class GroupBackend : public c10d::Backend, public BackendCapabilities {
   // too where the backend can see it (ProcessGroupLockstep can), else a timeout. Errors show `name`.
   c10::intrusive_ptr<c10d::Backend> make_twin(const std::string& name);
 
-  // A view of `store`, for these ranks of this group to make another group: a wait for a key fails with kPeerFailed
-  // soon after one of them has died or left. A backend that does not see that returns `store`.
+  // A view of `store` with which `ranks` of this group make another group: a wait for a key fails with kPeerFailed soon
+  // after one of `ranks` has died or left. A backend that cannot see a death returns `store` itself.
   virtual std::shared_ptr<comm::Store> watched(std::shared_ptr<comm::Store> store, std::vector<int> /*ranks*/) const {
     return store;
   }
 
   // The error that broke the group; ok while the group works.
   virtual Status health() const = 0;
-  // Ok until this rank has left the group for another one in its place (reconfigure); then says so.
+  // Ok until reconfigure() has replaced this group by another one; then an error that says so.
   virtual Status replaced() const { return {}; }
   c10d::ErrorType getError() final;
 
@@ -94,7 +94,7 @@ class GroupBackend : public c10d::Backend, public BackendCapabilities {
     return global_ranks.empty() ? rank : global_ranks[rank];
   }
 #ifdef C10D_BACKEND_HAS_RECONFIGURE
-  // In place of the earlier one, which stays readable for calls under way.
+  // Replaces the membership. The earlier one stays readable for calls under way.
   void renew(Membership membership) LOCKSTEP_EXCLUDES(mutex_);
 #endif
   std::shared_ptr<comm::Store> store() const LOCKSTEP_EXCLUDES(mutex_) {
@@ -118,9 +118,9 @@ class GroupBackend : public c10d::Backend, public BackendCapabilities {
 
  private:
   mutable Mutex mutex_;
-  std::deque<Membership> memberships_ LOCKSTEP_GUARDED_BY(mutex_);  // the last one counts; none has a store
+  std::deque<Membership> memberships_ LOCKSTEP_GUARDED_BY(mutex_);  // the last one counts; their `store` is null
   std::atomic<const Membership*> membership_;
-  std::shared_ptr<comm::Store> store_ LOCKSTEP_GUARDED_BY(mutex_);  // of the last one
+  std::shared_ptr<comm::Store> store_ LOCKSTEP_GUARDED_BY(mutex_);  // of the last membership
   std::atomic<std::chrono::milliseconds> timeout_;
   std::map<std::string, int> splits_ LOCKSTEP_GUARDED_BY(mutex_);  // how often each list of members was split off
   int twins_made_ LOCKSTEP_GUARDED_BY(mutex_) = 0;

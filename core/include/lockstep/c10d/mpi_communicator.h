@@ -200,9 +200,9 @@ constexpr const char* library_name() {
 
 }  // namespace mpi_detail
 
-// For InitOptions::communicator, as of ProcessGroupGuard. Throws ArgumentError: MPI is not initialised, or finalised
-// already; its thread level forbids this thread to call it; the communicator is null, freed (as far as MPI can tell) or
-// an inter-communicator; an earlier call on it has timed out.
+// Makes the value of InitOptions::communicator, for example for a ProcessGroupGuard. Throws ArgumentError: MPI is not
+// initialised, or finalised already; its thread level forbids this thread to call it; the communicator is null, freed
+// (as far as MPI can tell) or an inter-communicator; an earlier call on it has timed out.
 inline std::shared_ptr<const ProgramCommunicator> mpi_communicator(MPI_Comm communicator) {
   const int level = mpi_detail::check_mpi();
   mpi_detail::check_communicator(communicator);
@@ -218,14 +218,15 @@ inline std::shared_ptr<const ProgramCommunicator> mpi_communicator(MPI_Comm comm
   return std::make_shared<const ProgramCommunicator>(std::move(result));
 }
 
-// Makes the world of the ranks of `communicator`, in their order. Collective over them. `options`: without init_method,
-// store, rank and world_size.
+// Makes the world of the ranks of `communicator`, in their order. Collective over these ranks. `options` must leave out
+// init_method, store, rank and world_size.
 inline void init_process_group(MPI_Comm communicator, std::string_view backend = "", InitOptions options = {}) {
   options.communicator = mpi_communicator(communicator);
   init_process_group(backend, options);
 }
 
-// Makes a group of the ranks of `communicator`, in their order: ranks of the world all of them. Collective over them.
+// Makes a group of the ranks of `communicator`, in their order. All of them must be ranks of the world. Collective over
+// these ranks.
 inline ProcessGroup new_group(MPI_Comm communicator, GroupOptions options = {}) {
   const auto members = mpi_communicator(communicator);
   const int own = is_initialized() ? get_rank() : -1;

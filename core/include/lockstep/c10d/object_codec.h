@@ -5,8 +5,8 @@
 //     run the same binary
 //   - std::string
 //   - at::Tensor (any dtype, shape and layout, also undefined) and c10::IValue (everything that torch::pickle_save
-//     takes). A tensor arrives on the device with the sender's number: send CPU tensors where ranks have GPUs of other
-//     numbers
+//     takes). A tensor arrives on the device with the same number as the sender's: send CPU tensors if the ranks use
+//     GPUs with different numbers
 //   - std::vector, std::array, std::set, std::unordered_set, std::map, std::unordered_map, std::optional, std::pair,
 //     std::tuple of values that have codecs
 //   - everything that torch::save can write and torch::load can read: modules (nn::Linear and other holders,
@@ -130,7 +130,7 @@ struct Maker {
     }
   }
 };
-// Their default constructors are declared whether they work or not.
+// A module holder declares a default constructor even if the contained module has none.
 template <typename T>
 requires std::is_base_of_v<torch::detail::ModuleHolderIndicator, T>
 struct Maker<T> {

@@ -21,7 +21,7 @@
 
 namespace lockstep {
 
-// The functions below call these, which send bytes.
+// These functions send bytes. The functions for objects below call them.
 std::string broadcast_bytes(const std::string& bytes, int src, const CollectiveOptions& options = {},
                             CallSite site = CallSite::here());
 std::vector<std::string> all_gather_bytes(const std::string& bytes, const CollectiveOptions& options = {},

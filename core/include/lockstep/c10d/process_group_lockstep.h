@@ -22,8 +22,8 @@
 // send and recv do not: they compare sizes in bytes.
 //
 // Progress: there is no progress thread. An asynchronous operation makes progress in calls of any rank, such as
-// Work::wait and Work::isCompleted. Only Work::getFuture on unfinished work starts a helper thread: one per group, and
-// another where callbacks wait. They are kept until shutdown.
+// Work::wait and Work::isCompleted. Only Work::getFuture on unfinished work starts a helper thread: one for the group,
+// and a second one if callbacks wait. The group keeps both until shutdown.
 //
 // The caller may drop a Work: the group keeps what is under way and finishes it in later calls. When a barrier of this
 // rank is done, so are all collectives that this rank started before. If one of them failed and nobody keeps its Work,
@@ -57,10 +57,10 @@ class MeetingPlace;
 class SharedBlock;
 }  // namespace comm
 
-// The arena in which this process shares memory with the other ranks of the machine. The first call makes it, all
-// groups share it, and it goes with the last group and tensor that uses it.
+// The arena in which this process shares memory with the other ranks of the machine. The first call makes the arena.
+// All groups share it, and it is freed with the last group and tensor that uses it.
 std::shared_ptr<comm::SharedArena> process_arena();
-// Returns what the arena, if there is one, keeps of freed memory to the system.
+// Returns to the system the freed memory that the arena keeps. Does nothing if there is no arena.
 void trim_process_arena();
 
 // An allocator of that arena: collectives use its tensors in place.
@@ -69,7 +69,7 @@ std::shared_ptr<c10::Allocator> arena_allocator();
 struct ProcessGroupLockstepOptions {
   int rank = 0;
   int world_size = 1;
-  std::string name = "world";  // in errors; unique among the groups that share the store
+  std::string name = "world";  // the group's name in errors; unique among the groups that share the store
   // For joining, and for each operation without a timeout of its own.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
   // The members' ranks in the world, by group rank; empty: the same numbers. Used in split() and in errors.
@@ -77,7 +77,7 @@ struct ProcessGroupLockstepOptions {
   // The records of the ranks, by group rank, as in comm::CommunicatorOptions; empty: the ranks exchange them.
   std::vector<comm::Member> members = {};
   std::uint64_t family = 0;  // as in comm::CommunicatorOptions
-  // c10d's: the group is not joined until reconfigure(), and abort() takes it back to that state.
+  // As in c10d: this rank joins nobody until reconfigure(), and abort() takes the group back to that state.
   bool enable_reconfigure = false;
   std::string profiled_as = kProfiledAs;  // operations appear in LibTorch's profiles as "lockstep:all_reduce"
   static constexpr const char* kProfiledAs = "lockstep";
@@ -176,9 +176,9 @@ class ProcessGroupLockstep : public GroupBackend {
 
   // Whether all ranks are on one machine, where they share memory.
   bool shares_memory() const;
-  // Collective: memory of `bytes`, the same on every rank, that all ranks see (shm/shared_block.h). Zeros at first. It
-  // outlives the group. Throws BackendError: kUnsupported where the ranks are on several machines, kUnavailable where
-  // the system gives no memory.
+  // Collective: makes memory of `bytes` (the same number on every rank) that all ranks see (shm/shared_block.h). It is
+  // zero at first, and outlives the group. Throws BackendError: kUnsupported where the ranks are on several machines,
+  // kUnavailable where the system gives no memory.
   std::shared_ptr<comm::SharedBlock> share_block(std::size_t bytes);
 
   // Breaks the group for every rank: operations, now and later, fail with kAborted and this reason.
@@ -192,7 +192,7 @@ class ProcessGroupLockstep : public GroupBackend {
   // called in one. Safe to call twice.
   void shutdown() override;
   // Like shutdown(), but gives collectives up to `parting_time`, and does not wait for callbacks. Later calls throw
-  // `why`; ok: that this rank has left.
+  // `why`; if `why` is ok, they throw that this rank has left.
   void retire(std::chrono::milliseconds parting_time, const Status& why = {});
   Status health() const override;
   Status replaced() const override;
@@ -214,13 +214,14 @@ class ProcessGroupLockstep : public GroupBackend {
   // group is made; the Work is done. The memory of the group's tensors stays valid. One call at a time.
   //
   // Throws ArgumentError for handles that are wrong by themselves (none; garbage; of another build or job; one twice;
-  // this process's own is missing): the group is as before. Throws BackendError if the uuid was used for this group on
-  // any member, members give other handles (kMismatch), do not come in time (kTimeout: who), or end meanwhile
-  // (kPeerFailed); then this rank is in no group, and may call it again with another uuid.
+  // this process's own is missing): the group is as before. Throws BackendError: kMismatch if a member has used the
+  // uuid for this group or gives other handles; kTimeout, which names the members that did not come in time;
+  // kPeerFailed if a member ends meanwhile. This rank is then in no group, and may call reconfigure() again with
+  // another uuid.
   c10::intrusive_ptr<c10d::Work> reconfigure(const c10d::ReconfigureOptions& opts) override;
 
-  // A group of the ranks that are not excluded, made over this group's store, which must live. Collective over these.
-  // SHRINK_ABORT (1) aborts this group first.
+  // Makes a group of the ranks that are not excluded. Collective over these ranks. They meet in this group's store,
+  // which must still be there. SHRINK_ABORT (1) aborts this group first.
   bool supportsShrinking() const override {
     return true;
   }

@@ -38,9 +38,9 @@ using BackendOptions = c10::intrusive_ptr<c10d::Backend::Options>;
 
 struct InitOptions {
   // Where ranks find one another:
-  //   - "": launcher variables, with which rank and world_size below must agree; without them rank and world_size
-  //     below; without these Slurm or Open MPI. If none of them says that the job is distributed, a world of one rank,
-  //     without any network
+  //   - "": the first of these that is there: launcher variables, with which rank and world_size below must agree; rank
+  //     and world_size below; the variables of Slurm or mpirun. If none of them is there, a world of one rank, without
+  //     any network
   //   - "env://": MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, LOCAL_RANK; a missing one is an error
   //   - "tcp://host:port": rank 0 listens there
   //   - "file:///path": a file that all ranks reach
@@ -50,17 +50,18 @@ struct InitOptions {
   int world_size = -1;
   // Of joining, and of each operation without a timeout of its own. A shorter timeout finds a lost rank earlier.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
-  // After how long a wait a rank warns, once for each wait: who is missing, and where every rank is. It holds for all
-  // groups of the process. A patience longer than the timeout never warns. 0: never. Not set: LOCKSTEP_PATIENCE
-  // (seconds), else 30 s. Only backend lockstep warns.
+  // When a rank has waited this long, it logs one warning for this wait: who is missing, and where every rank is. The
+  // patience holds for all groups of the process. 0, or longer than the timeout: no warnings. Not set:
+  // LOCKSTEP_PATIENCE (seconds), else 30 s. Only backend lockstep warns.
   std::optional<std::chrono::milliseconds> patience = std::nullopt;
-  // Errors show it, and the ranks find one another by it: the same on all. At most 1024 bytes; "" is "world".
+  // The group's name in errors. The ranks find one another by this name, so it is the same on all ranks. At most 1024
+  // bytes; "" is "world".
   std::string group_name = {};
-  // Takes the place of init_method; needs rank and world_size.
+  // Used instead of init_method; needs rank and world_size.
   std::shared_ptr<comm::Store> store = {};
-  // Takes the place of all of these but `timeout` and `group_name`: the ranks of a communicator that the program has
-  // already, through which they find one another. mpi_communicator(comm) (lockstep/c10d/mpi_communicator.h) makes one
-  // of an MPI_Comm.
+  // The world is the ranks of a communicator that the program has already, and the ranks find one another through it.
+  // mpi_communicator(comm) (lockstep/c10d/mpi_communicator.h) makes one from an MPI_Comm. Give no init_method, store,
+  // rank and world_size beside it.
   std::shared_ptr<const ProgramCommunicator> communicator = {};
   BackendOptions backend_options = nullptr;  // null: the backend's defaults
   // Prepares for reconfigure() (lockstep/c10d/reconfigure.h), which then needs no handles: every rank opens a small
@@ -80,10 +81,11 @@ struct InitOptions {
 // If a backend is unknown or cannot be used here, the error says why, and which backends there are.
 void init_process_group(std::string_view backend = "", const InitOptions& options = {});
 
-// Leaves `group` (null: the world and every group made from it). Ranks that still wait for this rank get an error.
-// Blocks only on the rank that serves the store of a working world (rank 0, unless a launcher serves it; after
-// reconfigure() the member with the lowest earlier rank): until the other ranks have left, for up to 5 s. Safe after
-// errors and when called twice. Does nothing without a world.
+// Leaves `group` (null: the world and every group made from it). Ranks that still wait for this rank get an error. If
+// all groups work, waits up to 5 s for collectives under way; waits for running callbacks of futures too. When the
+// world works, the rank that serves the store then waits until the other ranks have left, for up to 5 s more. (This is
+// rank 0, unless a launcher serves the store; after reconfigure() it is the member with the lowest earlier rank.) Safe
+// after errors and when called twice. Does nothing without a world.
 void destroy_process_group(const ProcessGroup& group = nullptr);
 
 // Breaks `group` for all its ranks: their operations fail with `reason`. Use it for errors that only this rank sees.
@@ -116,8 +118,8 @@ std::vector<int> get_process_group_ranks(const ProcessGroup& group = nullptr);
 
 struct GroupOptions {
   std::chrono::milliseconds timeout{-1};  // positive; -1: the world's timeout
-  // Errors show it; "": made from the members, such as "group{0,1}". The same on all members, because they find one
-  // another by it. At most 1024 bytes.
+  // The group's name in errors. The members find one another by this name, so it is the same on all members. At most
+  // 1024 bytes. "": made from the members, such as "group{0,1}".
   std::string name = {};
   // As for init_process_group: "nccl", "cpu:lockstep,cuda:nccl", ... "": the backends of the world. The same on all
   // members.

@@ -15,9 +15,10 @@ namespace lockstep {
 struct ProgramCommunicator {
   int rank = 0;
   int size = 1;
-  // Collective over the ranks: puts the bytes `own` of every rank into `all`, by rank. Every rank gives equally many.
-  // Only the thread that is inside init_process_group calls it, at most three times. kTimeout: the others have not
-  // called by the deadline. Who can read or change these bytes can join the world: they hold its key.
+  // Collective over the ranks: puts the bytes `own` of every rank into `all`, by rank. Every rank gives the same number
+  // of bytes. Only the thread inside init_process_group calls this function, at most three times. kTimeout: another
+  // rank has not called by the deadline. The bytes hold the world's key: whoever can read or change them can join the
+  // world.
   std::function<Status(std::span<const char> own, std::span<char> all, Deadline deadline)> all_gather = {};
 
   // For backend mpi: the communicator itself.

@@ -26,11 +26,11 @@
 // All that communicates is in the `try`, because the next rank may die at any time. kPeerFailed: this rank has seen a
 // death. kAborted: another rank has seen one, and forms the world anew.
 //
-// The new world or group has a store of its own, in the process of a member. Whoever has died, the launcher's store and
-// the earlier rank 0 among them, is not needed. Handles of earlier groups stay, and every use of them throws: the
-// program makes groups, meshes, wrappers (DistributedDataParallel), synchronised layers with a group of their own and
-// sharded optimizers again. Synchronised layers whose group is null follow the world. Tensors keep their memory; what
-// was reduced when a rank died holds unspecified values (docs/errors.md).
+// The new world or group has a store of its own, in the process of a member. The launcher and the earlier rank 0 may be
+// among the dead. Handles of earlier groups stay, and every use of them throws: the program makes groups, meshes,
+// wrappers (DistributedDataParallel), synchronised layers with a group of their own and sharded optimizers again.
+// Synchronised layers whose group is null follow the world. Tensors keep their memory; what was reduced when a rank
+// died holds unspecified values (docs/errors.md).
 //
 // Ranks are counted anew, on each machine too: after the death of rank 1 of one machine, get_local_rank() on the
 // earlier rank 2 is 1, and with NCCL local_device() is GPU 1. A model stays on the device where it was.
@@ -62,23 +62,25 @@ struct ReconfigureOptions {
 std::string get_reconfigure_handle();
 
 // Forms the world (`group` null) or a group anew, and returns it. Collective over the members; blocks until they are
-// there. Operations under way end with kAborted first, here and on ranks that wait for this one: "formed anew by
-// reconfigure". (After a death they end with the error that broke the group.) One call at a time: while a thread is in
-// it, the call of another thread throws ArgumentError.
+// there. Operations under way first end with kAborted, "formed anew by reconfigure", here and on ranks that wait for
+// this one. (After a death they end with the error that broke the group.) One call at a time: a second thread's call
+// throws ArgumentError.
 //
-// The world: all groups made from it are left. Without handles, waits for every process of the present world that lives
-// until it calls too, and starts again if one dies meanwhile. A process counts as dead when its machine says so; if
-// only the smaller part of the processes can be reached and the others may live, because the network is broken, throws
-// kUnavailable: they may go on elsewhere. A group: the members must be of the present world; other groups go on.
+// The world: this process leaves all groups that were made from it. Without handles, the call waits until every living
+// process of the present world has called too, and starts again if one dies meanwhile. A process counts as dead when
+// its machine says so. If the network is broken and only the smaller part of the processes can be reached, the other
+// part may go on elsewhere: then throws kUnavailable. A group: the members must be ranks of the present world; other
+// groups go on.
 //
-// Throws what new_group throws, and more. Three errors leave all as before: ArgumentError for handles that are wrong by
-// themselves (garbage; of another build or job; one twice; the own one missing), kUnsupported with the backend mpi, and
-// kMismatch where this process has used the uuid. After every other error this process is in no world (or group) until
-// another reconfigure() succeeds. In no world, is_initialized() stays true, destroy_process_group() and
-// get_reconfigure_handle() work, and all other calls, get_rank() too, throw kAborted: "in no world, because ...".
-// kMismatch: members give different handles, or the uuid was used. kTimeout: who lives and has not called. kPeerFailed:
-// a member with a handle ended. kUnavailable: the larger part of the processes cannot be reached, or what a group needs
-// (shared memory, for example) was not there twice.
+// Throws what new_group throws, and more. Three errors change nothing: ArgumentError for handles that are wrong by
+// themselves (garbage; of another build or job; one twice; this process's own missing), kUnsupported with the backend
+// mpi, and kMismatch if this process has used the uuid before. After every other error this process is in no world (or
+// group) until another reconfigure() succeeds. In no world, is_initialized() stays true, and destroy_process_group()
+// and get_reconfigure_handle() work. All other calls, get_rank() too, throw kAborted: "in no world, because ...".
+//
+// kMismatch: members give different handles, or another member has used the uuid before. kTimeout names the ranks that
+// live and have not called. kPeerFailed: a process whose handle was given has ended. kUnavailable: the larger part of
+// the processes cannot be reached, or something that a group needs (such as shared memory) was missing in two attempts.
 ProcessGroup reconfigure(const ReconfigureOptions& options = {}, const ProcessGroup& group = nullptr);
 
 }  // namespace lockstep

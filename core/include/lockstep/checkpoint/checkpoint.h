@@ -139,8 +139,8 @@ class Checkpoint {
   void set(std::string_view name, std::string_view value);
   void set(std::string_view name, const char* value) { set(name, std::string_view(value)); }
   bool has(std::string_view name) const;
-  // Of set() or set_value(). kNotFound when there is no such value, kCorrupt when it is not a number; get_text()
-  // returns numbers too, and refuses other kinds.
+  // Return a value of set() or set_value(). kNotFound when there is no such value, kCorrupt when it is not a number.
+  // get_text() returns numbers too, as text, and refuses other kinds.
   std::int64_t get_int(std::string_view name) const;
   double get_double(std::string_view name) const;
   std::string get_text(std::string_view name) const;
@@ -160,8 +160,8 @@ class Checkpoint {
   // Write and read a single file, without a CheckpointManager.
   void save(const std::filesystem::path& path) const { write_tensor_file(path, file_); }
   static Checkpoint load(const std::filesystem::path& path);
-  // What save() would write, and a checkpoint of such content, for programs that bring it elsewhere by other ways than
-  // a file. The tensors are not copied. `origin` is what messages call the checkpoint.
+  // content() returns what save() would write, and of() makes a checkpoint of such content: for programs that move
+  // checkpoints without a file. The tensors are not copied. `origin` is what messages call the checkpoint.
   const TensorFile& content() const { return file_; }
   static Checkpoint of(TensorFile content, std::string origin);
 

@@ -1,7 +1,11 @@
-// The exception of the checkpoint layer. Codes: kNotFound; kIo and kPermission (the system refused: errno's text; kIo
-// also when LibTorch fails, for example without memory); kCorrupt (the file is damaged, in another format, or holds
-// impossible values); kMismatch (a good file of another model or optimizer); kUnsupported (a newer format, an optimizer
-// or a tensor that cannot be saved); kUnavailable (no thread for a save); kInvalidArgument. The text names the file.
+// The exception of the checkpoint layer. The text names the file. The codes:
+//   - kNotFound, kInvalidArgument
+//   - kIo, kPermission: the system refused; the text has errno's. kIo also when LibTorch fails, for example without
+//     memory
+//   - kCorrupt: the file is damaged, in another format, or holds impossible values
+//   - kMismatch: a good file of another model or optimizer
+//   - kUnsupported: a newer format; an optimizer or a tensor that cannot be saved
+//   - kUnavailable: another process writes to the folder, or there is no thread for a save
 #pragma once
 
 #include <stdexcept>

@@ -33,11 +33,11 @@ namespace lockstep::checkpoint {
 // class. kCorrupt says what is wrong with the bytes, and where.
 c10::IValue read_torch_file(const std::filesystem::path& path, torch::Device map_location = torch::kCPU);
 
-// Writes a value of these kinds; other lists and dicts of LibTorch (of int, of Tensor) count as lists and dicts.
-// Tensors that share memory are written with it once; a view that has its memory for itself is written without the rest
-// of that memory, and one with more elements than its memory (expanded) with its memory and its strides. Python gets
-// tensors of the CPU with their requires_grad, without gradients. Replaces `path` in one step, as write_tensor_file()
-// does. kUnsupported names a value that cannot be written, and its place; a foreign one too.
+// Writes a value of these kinds; other lists and dicts of LibTorch (of int, of Tensor) count as lists and dicts. Memory
+// that several tensors share is written once. If a view is the only tensor on its memory, the rest of this memory is
+// not written. An expanded tensor, which has more elements than its memory, is written with its memory and its strides.
+// Python gets CPU tensors with their requires_grad, without gradients. Replaces `path` in one step, as
+// write_tensor_file() does. kUnsupported names a value that cannot be written, such as a foreign object, and its place.
 void write_torch_file(const std::filesystem::path& path, const c10::IValue& value);
 
 }  // namespace lockstep::checkpoint

@@ -66,8 +66,8 @@ class BatchSource {
 // Throw DataError (kInvalidArgument).
 void require_dataset(const void* dataset);
 [[noreturn]] void throw_needs_collate();
-// Throws the exception that is being handled as an error of a share: nested, with the number of the sample in the
-// share, or -1 if the stream could not be opened.
+// Throws an error of a share, with the exception that is being handled nested in it. `number`: of the sample in the
+// share; -1: the stream could not be opened.
 [[noreturn]] void throw_stream_error(const StreamShare& share, std::int64_t number);
 [[noreturn]] void throw_wrong_source();
 

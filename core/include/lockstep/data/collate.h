@@ -33,7 +33,7 @@ namespace lockstep::data {
 // `data` and `target` of one sample, or of a batch of them.
 using Example = torch::data::Example<>;
 
-// Where the values of a column are in their samples, for messages: `["label"][1]`; empty: they are the samples.
+// Where a column's values lie within their samples, for messages: `["label"][1]`. Empty: the values are the samples.
 struct Column {
   const SampleContext& context;
   std::string place = {};
@@ -54,7 +54,8 @@ void require_samples(std::size_t samples);
 void require_int64(std::uint64_t number, std::size_t position, const Column& column);
 [[noreturn]] void throw_other_keys(const std::string& key, std::size_t position, const Column& column);
 
-// The rules above; any other type. Specialise it for a container of your own.
+// Makes a batch by the rules above; this general form is for every type without a rule. Specialise it for a container
+// of your own.
 template <typename T>
 struct Collate {
   using Batch = std::vector<T>;
@@ -90,7 +91,7 @@ struct Collate<T> {
   }
 };
 
-// Samples with a fixed number of elements that std::get finds. `B`: the same with the batch of each element.
+// Samples with a fixed number of elements that std::get finds. `B`: the same container, with the batch of each element.
 template <typename T, typename B>
 struct CollateElements {
   using Batch = B;
@@ -257,7 +258,7 @@ struct HoldsTensors<torch::data::Example<D, torch::data::example::NoTarget>> : H
 template <HasFields T>
 struct HoldsTensors<T> : HoldsTensors<decltype(fields(std::declval<T&>()))> {};
 
-// Calls visit(tensor) for each tensor of a batch; it may replace them.
+// Calls visit(tensor) for each tensor of a batch; visit() may replace the tensors.
 template <typename T, typename Visit>
 void for_each_tensor(T& batch, const Visit& visit) {
   [[maybe_unused]] const auto visit_all = [&visit](auto&... parts) { (for_each_tensor(parts, visit), ...); };

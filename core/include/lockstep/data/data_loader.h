@@ -5,11 +5,11 @@
 //     for (auto& [images, labels] : loader) { ... }  // another order in each epoch
 //   }
 //
-// The batches are the same, in the same order, for any number of workers. The dataset's part in this:
-// it draws the randomness of a sample from the seed, the epoch and the sample's index, which it is given. (An iterable
-// dataset is split over the workers: iterable_dataset.h.) A loop may be left at any moment; the next loop starts the
-// next epoch. Use a loader from one thread, one loop at a time: an evaluation on the training data within a training
-// loop needs a loader of its own. An older loop that goes on after the next loop has begun throws DataError
+// The batches are the same, in the same order, for any number of workers. For this the dataset must
+// draw the randomness of a sample from the seed, the epoch and the sample's index, which the loader passes to it. (An
+// iterable dataset is split over the workers: iterable_dataset.h.) A loop may be left at any moment; the next loop
+// starts the next epoch. Use a loader from one thread, one loop at a time: an evaluation on the training data within a
+// training loop needs a loader of its own. An older loop that goes on after the next loop has begun throws DataError
 // (kUnsupported), unless it has had its last batch.
 //
 // DataLoader is for samples {data, target}. DataLoaderOf is for samples of any type, and finds the type by itself:
@@ -63,12 +63,13 @@ struct DataLoaderOptionsOf {
   // r + W, ... Excludes batch_size, shuffle and sampler; drop_last and exact then concern batches, not samples.
   std::shared_ptr<const BatchSampler> batch_sampler = {};
 
-  // If the samples do not divide evenly into ranks and batches: by default some samples are repeated, so that all
-  // ranks have the same number, and the last batch is smaller. drop_last leaves out the remaining samples and the
-  // smaller batch. exact (for evaluation) gives each sample to one rank once; the numbers of batches may then differ by
-  // one. Where the dataset leaves out all samples of a batch (SkippedSample), exact leaves out the batch, so that no
-  // other sample counts twice; otherwise the next good sample takes its place. With an iterable dataset drop_last
-  // leaves out the smaller last batch of each worker, and exact is an error.
+  // These two say what happens if the samples do not divide evenly into ranks and batches.
+  //   - By default some samples are repeated, so that all ranks have the same number, and the last batch is smaller.
+  //   - drop_last leaves out the remaining samples and the smaller batch.
+  //   - exact, for evaluation, gives each sample to one rank, once. The ranks' numbers of batches may differ by one.
+  // If the dataset leaves out all samples of a batch (SkippedSample), exact leaves out the batch, so that no other
+  // sample counts twice; without exact the next good sample takes the place of the batch. With an iterable dataset
+  // drop_last leaves out the smaller last batch of each worker, and exact is an error.
   bool drop_last = false;
   bool exact = false;
 
@@ -81,8 +82,8 @@ struct DataLoaderOptionsOf {
   // When not 0: threads on each machine, instead of num_workers. The machine's processes share the threads; each
   // process has at least one.
   int machine_workers = 0;
-  // The largest number of batches of a worker that wait or are being made; at this number the worker pauses. Memory:
-  // num_workers * prefetch batches.
+  // How many batches of a worker may wait or be in the making; a worker with this many pauses. Memory: num_workers *
+  // prefetch batches.
   int prefetch = 2;
   // When not 0: the longest time that the loop waits for one batch. After it the loop throws kTimeout, which names the
   // worker and the sample. The worker is not stopped: the loop can go on waiting, and the loader's destructor waits for
@@ -192,8 +193,8 @@ class DataLoaderBase {
     std::unique_ptr<AnyBatch> batch;  // of this sample alone
   };
   std::vector<bool> samples_of_order(std::int64_t epoch, std::int64_t dataset_size) const;
-  // The first sample after `index`, in the dataset's order, that the dataset does not leave out and the epoch has.
-  // `context`: of the sample in whose place it comes.
+  // The first sample after `index`, in the dataset's order, that is in the epoch and that the dataset does not leave
+  // out. `context`: of the sample that it replaces.
   NextGood next_good(std::int64_t index, const SampleContext& context, std::int64_t dataset_size) const;
   std::unique_ptr<AnyBatch> make_of(std::span<const std::int64_t> indices, const SampleContext& context,
                                     std::int64_t dataset_size) const;

@@ -58,8 +58,8 @@ class DatasetOf {
   virtual S sample(std::int64_t index, const SampleContext& /*context*/) const { return get(index); }
 
   // The batch of one or more samples. By default sample() of each and collate(). Override it to make batches faster
-  // than one by one, in tensors from context.empty(). Throws SampleError when a sample cannot be made. Without a
-  // loader nobody takes another sample for a SkippedSample: it reaches the caller.
+  // than one by one, in tensors from context.empty(). Throws SampleError when a sample cannot be made. A loader handles
+  // a SkippedSample; without a loader it reaches the caller.
   virtual B get_batch(std::span<const std::int64_t> indices, const SampleContext& context = {}) const;
 };
 
@@ -76,8 +76,9 @@ S make_sample(const DatasetOf<S, B>& dataset, std::int64_t index, const SampleCo
   }
 }
 
-// make(i) for each position i of `indices`, without those that are a SkippedSample: they are noted in `context`. Throws
-// SkippedSample when all are, and SamplesToReplace with all samples that make(i) wants to be replaced.
+// Returns make(i) for each position i of `indices`. If make(i) throws SkippedSample, the sample is left out and its
+// position noted in `context`. Throws SkippedSample if all samples are left out. Throws SamplesToReplace, with the
+// indices of all samples concerned, if any make(i) has thrown it.
 template <typename S, typename Make>
 std::vector<S> make_samples(std::span<const std::int64_t> indices, const SampleContext& context, const Make& make) {
   std::vector<S> samples;

@@ -49,7 +49,7 @@ struct DistributedSamplerOptions {
 
 // The cursor, for checkpoints.
 struct SamplerState {
-  std::int64_t size = 0;  // of an epoch
+  std::int64_t size = 0;  // samples in an epoch
   std::int64_t epoch = 0;
   std::int64_t consumed = 0;  // samples of this epoch that all ranks together have consumed
   std::uint64_t seed = 0;
@@ -115,7 +115,7 @@ class DistributedSampler {
   std::int64_t dataset_size_;
   DistributedSamplerOptions options_;
   bool share_found_ = false;  // the options had neither rank nor group
-  std::int64_t size_;         // of an epoch
+  std::int64_t size_;         // samples in an epoch
   std::int64_t epoch_ = 0;
   std::int64_t start_ = 0;  // the position at which these ranks began, by the last set_epoch or load_state
   std::int64_t taken_ = 0;  // samples that this rank has consumed since then

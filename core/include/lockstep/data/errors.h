@@ -40,7 +40,8 @@ class SampleError : public DataError {
 };
 
 // The dataset leaves this sample out (OnCorrupt::kSkip). A batch of several samples is made of the others; when none is
-// left, a loader takes the next good sample, or with `exact` leaves out the batch.
+// left, a loader takes the next good sample, or with `exact` leaves out the batch. If the next 64 samples are left out
+// too, the loader throws SampleError.
 class SkippedSample : public SampleError {
  public:
   using SampleError::SampleError;

@@ -13,12 +13,12 @@
 //     }
 //   };
 //
-// Every worker of every rank iterates over its own share of the samples, and makes batches of these alone. A loader
-// without workers counts as one worker. The batches of a rank's workers come in turns, as in PyTorch: worker 0, 1, ...,
-// 0, 1, ...; workers whose share has ended are left out. So the batches depend on the number of workers.
+// Every worker of every rank iterates over its own share of the samples, and makes batches of its own samples only. A
+// loader without workers counts as one worker. The batches of a rank's workers come in turns, as in PyTorch: worker 0,
+// 1, ..., 0, 1, ...; workers whose share has ended are left out. So the batches depend on the number of workers.
 //
-// The shares may have different lengths, and so the ranks different numbers of batches. No rank knows that of the
-// others. Training goes on to the longest share inside of DistributedDataParallel's `join`.
+// The shares may have different lengths, so the ranks may have different numbers of batches. No rank knows the other
+// ranks' numbers. Inside of DistributedDataParallel's `join`, training goes on to the end of the longest share.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,7 @@ struct StreamShare {
   std::int64_t rank = 0;
   std::int64_t world_size = 1;
   std::int64_t worker = 0;
-  std::int64_t num_workers = 1;  // of each rank: equal on all of them
+  std::int64_t num_workers = 1;  // of each rank; the same on all ranks
   // For random orders: equal on all workers of all ranks.
   std::uint64_t seed = 0;
   std::int64_t epoch = 0;
@@ -69,7 +69,7 @@ class IterableDatasetOf {
 using IterableDataset = IterableDatasetOf<Example>;
 
 // The samples of `all` that belong to the share: part p of n takes samples p, p + n, p + 2n, ... Makes all samples, and
-// drops the samples of other shares. An error of such a sample is left to its own share.
+// drops the samples of other shares. Ignores an error in a sample of another share, because that share reports it.
 template <typename S>
 SampleStream<S> take_turns(SampleStream<S> all, const StreamShare& share) {
   return [all = std::move(all), next = share.part(), at = std::int64_t{0},

@@ -23,14 +23,14 @@ class BatchMemory {
 struct SampleContext {
   std::uint64_t seed = 0;
   std::int64_t epoch = 0;
-  // The random key of each sample of the call. Empty: its index. Views set the keys, so that a sample's key is its
-  // index in the dataset that the loader has. The loader sets them when an epoch has a sample several times, so that
-  // its randomness differs each time.
+  // The random key of each sample of the call. Empty: the key of a sample is its index. Views set the keys, so that a
+  // sample's key is its index in the dataset that the loader has. The loader sets them when an epoch has a sample
+  // several times, so that its randomness differs each time.
   std::span<const std::int64_t> keys = {};
   // Null: LibTorch's allocator.
   BatchMemory* memory = nullptr;
-  // Not null: a get_batch that leaves out samples (SkippedSample) and makes the batch of the others adds the positions
-  // in the call of the samples that it leaves out, in ascending order.
+  // If not null: a get_batch that leaves out samples (SkippedSample) adds their positions in `indices` here, in
+  // ascending order.
   std::vector<std::size_t>* left_out = nullptr;
 
   void note_left_out(std::size_t position) const {

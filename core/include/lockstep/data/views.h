@@ -35,7 +35,7 @@ void require_index(std::int64_t index, std::int64_t size);
 void require_indices(std::span<const std::int64_t> indices, std::int64_t size);
 void require_times(std::int64_t times);
 void require_function(bool there);
-// Throws the SampleError that is being handled with the indices of the same samples among `outer`.
+// Throws the SampleError that is being handled again, with the view's own indices (`outer`) of the same samples.
 [[noreturn]] void throw_outer_error(std::span<const std::int64_t> outer, std::span<const std::int64_t> inner);
 // The context with keys: the view's own indices, unless an outer view has set others.
 SampleContext with_keys(std::span<const std::int64_t> indices, const SampleContext& context);

@@ -105,13 +105,13 @@ class ElasticStep {
 };
 
 struct ElasticOptions {
-  // Makes what belongs to a world: DistributedDataParallel around the model, groups, hooks. Called when run() begins,
-  // and after each time that the world was formed anew, on all ranks; it may communicate.
+  // Makes what belongs to a world: DistributedDataParallel around the model, groups, hooks. Called on all ranks when
+  // run() begins, and again each time that the world was formed anew. It may communicate.
   std::function<void()> rebuild = {};
-  // run() ends with kPeerFailed on all ranks when they are fewer, newcomers among them.
+  // If fewer ranks than this are left, newcomers included, run() ends with kPeerFailed on all of them.
   int min_ranks = 1;
-  // In a step, at least as many as there are ranks. 0: as many as there are ranks when run() begins. The same on all
-  // ranks.
+  // The number of micro-batches in a step, at least the number of ranks. 0: the number of ranks when run() first
+  // begins. The same on all ranks.
   int micro_batches = 0;
   // With a seed, each micro-batch has random numbers of its own, whichever rank computes it: dropout draws the same
   // after a death. `update` draws the same numbers on all ranks. Without: the ranks' generators go on as they are, the
@@ -121,25 +121,25 @@ struct ElasticOptions {
   std::int64_t first_step = 0;
   // How long reconfigure() waits for the living ranks to notice the death. -1: the world's timeout.
   std::chrono::milliseconds timeout{-1};
-  // Where processes wait to take the places of dead ranks (join()): a store that all reach and that outlives the ranks.
-  // Null: the launcher's, if it replaces workers that have died (`lockstep run --newcomers`, launch/newcomer.h);
-  // else nobody takes the places. The same on all ranks. Each training needs a store, or a prefix, of its own: run()
-  // refuses the store of a finished training (kInvalidArgument). If the store fails, the training goes on, and nobody
-  // can join.
+  // Where processes wait to take the places of dead ranks (join()): a store that all processes reach and that outlives
+  // the ranks. Null: the launcher's store, if the launcher replaces workers that have died (`lockstep run --newcomers`,
+  // launch/newcomer.h); else nobody takes the places. The same on all ranks. Each training needs a store, or a prefix,
+  // of its own: run() refuses the store of a finished training (kInvalidArgument). If the store fails, the training
+  // goes on, and nobody can join.
   std::shared_ptr<comm::Store> newcomers = nullptr;
-  // After a death the ranks that live wait as long for a newcomer, so that no step is made with fewer ranks. Without
-  // one they go on, and the newcomer joins at the end of a later step. -1: 60 s with the launcher's newcomers, else 0.
-  // Nobody waits for the place of a worker in which the launcher starts no newcomer.
+  // How long the living ranks wait for a newcomer after a death, so that no step is made with fewer ranks. If none
+  // comes in this time, the ranks go on, and a newcomer joins at the end of a later step. -1: 60 s with the launcher's
+  // newcomers, else 0. The ranks do not wait if the launcher starts no newcomer for the dead worker.
   std::chrono::milliseconds newcomer_timeout{-1};
 };
 
 struct ElasticFunctions {
-  // Computes the gradients of a step. There are none when it begins.
+  // Computes the gradients of a step. When it is called, no parameter has a gradient.
   std::function<void(ElasticStep& step)> gradients;
   // Changes the parameters by these gradients; must not communicate.
   std::function<void(std::int64_t step)> update;
-  // After each step: evaluation, checkpoints, logs. It may communicate, and must not change what a step depends on. If
-  // a rank dies in it, it is called again for the same step, on all ranks.
+  // Called after each step: for evaluation, checkpoints, logs. It may communicate, and must not change what a step
+  // depends on. If a rank dies during the call, the function is called again for the same step, on all ranks.
   std::function<void(std::int64_t steps_done)> after_step = {};
 };
 
@@ -156,12 +156,14 @@ class ElasticTraining {
   ElasticTraining(const ElasticTraining&) = delete;
   ElasticTraining& operator=(const ElasticTraining&) = delete;
 
-  // What a rank needs to take part in the next step: the ranks that have fewer steps get it from one that has more.
-  // Several of each may be added, in the same order on all ranks; they must live as long as this object. Each is
-  // written and read as by the functions of Checkpoint of the same names, whose errors these throw. What ranks have
-  // each for themselves (DistributedDataParallelOptions::broadcast_buffers off, error feedback of hooks) is not
-  // recovered. Optimizers whose step() communicates (SharedStep, ZeroRedundancyOptimizer) are kUnsupported: a rank that
-  // dies in the step leaves the others without a whole state. So are models with synchronised batch normalisation: each
+  // Add the state that a rank needs to take part in the next step: a rank that has done fewer steps gets this state
+  // from a rank that has done more. Several objects of each kind may be added, in the same order on all ranks; they
+  // must live as long as this object. The functions of Checkpoint with the same names save and restore the objects, and
+  // their errors are thrown here. State that differs between ranks (DistributedDataParallelOptions::broadcast_buffers
+  // off, error feedback of hooks) is not recovered.
+  //
+  // kUnsupported: optimizers whose step() communicates (SharedStep, ZeroRedundancyOptimizer), because a rank that dies
+  // in the step leaves the others without a whole state; and models with synchronised batch normalisation, because each
   // layer needs all ranks in each forward pass, and ranks may compute different numbers of micro-batches.
   void add_model(torch::nn::Module& model);
   void add_optimizer(torch::optim::Optimizer& optimizer);
@@ -182,31 +184,38 @@ class ElasticTraining {
   void add_state(std::function<void(checkpoint::Checkpoint& state)> save,
                  std::function<void(const checkpoint::Checkpoint& state)> restore);
 
-  // For a process that takes a dead rank's place: waits until it is needed, and makes it a rank of the others' world.
-  // Every program may call it: without ElasticOptions::newcomers, it returns true at once in a process that the
-  // launcher has not started for this. In one that the launcher has started, run() without it is kInvalidArgument.
-  // Blocks without limit: if all ranks die, nobody tells a newcomer. The launcher ends its own newcomers then.
-  // Before it a process makes a world of its own (lockstep/c10d/reconfigure.h) and adds what the others add; after it
-  // run() takes the state from another rank. False: the training is over without it; do not call run() then.
-  // Throws kInvalidArgument if the process is of another build than the others, or has other options or states (as
-  // run() compares them); the others then go on without it. Throws what a store throws (StoreError, NetworkError,
-  // BackendError) if it fails.
+  // For a newcomer, which is to take a dead rank's place: waits until a place is free, and makes this process a rank of
+  // the others' world. Before join() the newcomer makes a world of its own (lockstep/c10d/reconfigure.h) and adds what
+  // the other ranks add; after join() run() takes the state from another rank. Returns false if the training has ended
+  // without the newcomer: do not call run() then. Blocks without limit: if all ranks die, nobody tells a newcomer. (The
+  // launcher ends its own newcomers then.)
+  //
+  // Every program may call join(): without ElasticOptions::newcomers it returns true at once, unless the launcher has
+  // started this process as a newcomer. In such a newcomer run() without join() throws kInvalidArgument.
+  //
+  // Throws kInvalidArgument if the newcomer is of another build than the other ranks, or has other options or states
+  // (as run() compares them); the others then go on without it. Throws StoreError, NetworkError or BackendError if the
+  // store fails.
   bool join();
 
-  // Trains until `steps` steps are done. Collective: all ranks give the same number. First all ranks compare seed,
-  // min_ranks, micro_batches, whether newcomers may join, and what was added (names, shapes and dtypes of a model's
-  // tensors, kind and numbers of parameters of an optimizer): a c10::ValueError on every rank names a difference.
-  // Returns when all ranks have done the steps. After that, a call for no more steps returns at once and does not
-  // communicate, so a newcomer's program may repeat the calls that the others made before. May be called again, after
-  // an error too: ranks that have done fewer steps first get the state of another. An exception that does not tell of a
-  // death (kPeerFailed, kUnavailable) leaves run() as it is, on the ranks that it concerns; so do kTimeout, and
-  // kAborted by abort_process_group(). If a group breaks twice in the same step and nobody has died, the second error
-  // leaves run() too. kPeerFailed: fewer than min_ranks are left. kUnsupported: no rank that is left has a whole state,
+  // Trains until `steps` steps are done, and returns when all ranks have done them. Collective: all ranks give the same
+  // number. First all ranks compare seed, min_ranks, micro_batches, whether newcomers may join, and what was added
+  // (names, shapes and dtypes of a model's tensors, kind and numbers of parameters of an optimizer): a c10::ValueError
+  // on every rank names a difference.
+  //
+  // May be called again, also after an error: ranks that have done fewer steps first get the state of another rank.
+  // After run() has returned, a call for no more steps returns at once and does not communicate, so a newcomer's
+  // program may repeat the calls that the other ranks made before it came.
+  //
+  // run() recovers from errors that tell of a death (kPeerFailed, kUnavailable, and kAborted if another rank forms the
+  // world anew). It passes on every other exception, on the ranks where it occurs; kTimeout is one of these, and so is
+  // kAborted by abort_process_group(). If a group breaks twice in the same step although nobody has died, run() passes
+  // on the second error. kPeerFailed: fewer than min_ranks are left. kUnsupported: no living rank has a whole state,
   // because `update` has communicated.
   void run(std::int64_t steps, const ElasticFunctions& functions);
 
-  // In after_step, on all ranks alike: run() returns when all ranks have finished this after_step, although fewer steps
-  // are done than it was asked for. If a rank dies meanwhile and after_step is called again, it decides again.
+  // Call it in after_step, on all ranks or on none: run() then returns when all ranks have finished this after_step,
+  // before all its steps are done. If a rank dies meanwhile and after_step is called again, the new call decides anew.
   void end() { last_ = done_; }
 
   std::int64_t steps_done() const { return done_; }
@@ -264,19 +273,19 @@ class ElasticTraining {
   std::unique_ptr<FailedStep> snapshot_;
   std::unique_ptr<Newcomers> newcomers_;  // null: without
   bool finished_ = false;                 // the last run() has returned: all ranks have done `done_` steps
-  bool compared_ = false;                 // what must be the same on all ranks
+  bool compared_ = false;                 // the ranks have compared options and added states
   std::int64_t generation_ = 0;           // of the world: the same on all ranks, and never twice
   bool caught_up_ = true;                 // all ranks of the world have done the same steps
-  bool too_few_ = false;                  // run() has ended for that, and not for a death
-  bool whole_ = true;                     // parameters and all that is added are those after `done_` steps
+  bool too_few_ = false;                  // run() has ended because too few ranks are left
+  bool whole_ = true;                     // parameters and added states are those after `done_` steps
   bool started_ = false;                  // has been in a world of this training
   int world_size_ = 0;                    // when the world was formed last
-  std::int64_t done_;                     // steps
+  std::int64_t done_;                     // steps that are done
   std::int64_t after_;                    // steps for which after_step has returned
-  std::int64_t steps_ = 0;                // that run() was asked for
-  std::int64_t last_ = 0;                 // the step after which run() ends: steps_, or that of end()
+  std::int64_t steps_ = 0;                // the argument of run()
+  std::int64_t last_ = 0;                 // the step after which run() ends: steps_, or the step of end()
   int recoveries_ = 0;
-  std::string last_death_;       // what told of it
+  std::string last_death_;       // the error that told of the last death
   std::int64_t broken_at_ = -1;  // the step in which a group broke although nobody had died
 };
 

@@ -49,8 +49,8 @@ class MicroBatchLoader {
       return std::make_unique<Loader>(shared, of_micro_batch(options, number, count));
     };
   }
-  // The samples of `loader`, which must live as long, from its cursor on. Throws DataError: kInvalidArgument for an
-  // iterable dataset.
+  // Takes the samples of `loader` from its cursor on. `loader` must outlive this object. Throws DataError:
+  // kInvalidArgument for an iterable dataset.
   explicit MicroBatchLoader(const Loader& loader)
       : make_([&loader](int number, int count) { return loader.share(number, count); }) {
     if (loader.is_iterable())

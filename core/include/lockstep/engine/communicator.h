@@ -39,9 +39,9 @@
 
 namespace lockstep::comm {
 
-// `list`: how many collectives the caller's list has, of which this one is part (at most 65535; PyTorch's coalesced
-// calls). Ranks whose lists differ in length would no longer make the same sequence of calls, so the group breaks then
-// (kMismatch).
+// `list` in the structs below: the number of collectives in the caller's list, of which this collective is one
+// (PyTorch's coalesced calls; at most 65535). If the lists of two ranks differ in length, the ranks no longer make the
+// same sequence of calls, so the group breaks (kMismatch).
 //
 // Sizes are elements of `type` unless they say bytes. Pointers may be null where the size is zero. An output may be the
 // input itself (in place); any other overlap is undefined.
@@ -52,8 +52,8 @@ struct AllReduce {
   std::size_t count = 0;
   DataType type = DataType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
-  double factor = 1.0;  // kPremulSum
-  int list = 1;         // collectives in the list that this one is part of (see above)
+  double factor = 1.0;  // kPremulSum: multiplies every input
+  int list = 1;         // see above
 };
 
 // Only `root` gets the result. The inputs of other ranks stay as they are, and their outputs are not used.
@@ -152,9 +152,9 @@ class Operation {
 
   // Blocks until done or failed. kTimeout breaks the group, as above.
   Status wait(Deadline deadline);
-  // Makes some progress without waiting. Whether the operation is then done or has failed (wait() says which).
+  // Makes some progress without waiting. Returns whether the operation is done or has failed; wait() then says which.
   bool is_completed();
-  // Whether it is done or known to have failed. Makes no progress.
+  // Returns whether the operation is done, or known to have failed. Makes no progress.
   bool is_over() const;
   // For receives: the rank that sent the message; -1 before it has arrived.
   int source() const;
@@ -168,7 +168,7 @@ class Operation {
 struct CommunicatorOptions {
   int rank = 0;
   int group_size = 1;
-  std::string name = "world";  // of the group, in errors; must be unique among the groups that share a store
+  std::string name = "world";  // the group's name in errors; unique among the groups that share a store
   std::chrono::milliseconds timeout = std::chrono::minutes(30);  // for joining
   // Where this rank allocates memory that others can see. Ranks of one process may share an arena. Null: a new one.
   std::shared_ptr<SharedArena> arena;
@@ -176,13 +176,13 @@ struct CommunicatorOptions {
   // either, ranks of one user, on one booted system and in one network namespace, share memory. Set it in tests, or if
   // ranks must not share memory.
   std::string machine = {};
-  // By rank of this group: the number in the world, which errors use. Empty: the numbers are the same.
+  // The world's number of each rank of this group; errors name ranks by this number. Empty: the numbers are the same.
   std::vector<int> world_ranks = {};
-  // The records of all ranks, by rank of this group, where they are known already (Rendezvous::members): then `machine`
-  // is not used. Empty: the ranks exchange them now. All ranks of a group give them, or none.
+  // The records of all ranks, by rank of this group, if they are known already (Rendezvous::members); `machine` is then
+  // not used. Empty: the ranks exchange their records now. Either all ranks of a group give records, or none does.
   std::vector<Member> members = {};
-  // Groups of this process with the same number break together: that of another group (Communicator::family), or 0: a
-  // number of its own. All ranks of a group relate it to the same other group.
+  // Groups of this process that have the same family break together. 0: the group gets a family of its own. To join
+  // another group's family, give that group's Communicator::family(), on all ranks.
   std::uint64_t family = 0;
 };
 
@@ -202,9 +202,9 @@ class Communicator {
   static Result<std::unique_ptr<Communicator>> create(const std::shared_ptr<Store>& store,
                                                       const CommunicatorOptions& options);
 
-  // Tells the others that this rank leaves; ranks that still wait for it get an error. Others may take up to 0.2 s to
-  // finish operations under way; the rest of these end with kAborted. If another rank could still use their buffers
-  // then, the group breaks for all. No call may be in progress on this object.
+  // Tells the others that this rank leaves; ranks that still wait for it get an error. Gives operations under way up to
+  // 0.2 s to finish; unfinished operations then end with kAborted. If another rank could still use the buffers of such
+  // an operation, the group breaks for all ranks. No call may be in progress on this object.
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -222,23 +222,24 @@ class Communicator {
   Status run(const Args& args, Deadline deadline);
 
   using KeepAlive = std::shared_ptr<void>;
-  // Args: these, and Refusal. Waits for other ranks at most for a millisecond, where this rank has a queue. Holds
-  // `keep_alive` until the operation is over.
+  // Args: as for run(), and Refusal. If more than kMaxPending collectives of this rank are under way, start() waits for
+  // other ranks for at most a millisecond. Holds `keep_alive` until the operation is over.
   template <typename Args>
   Result<Operation> start(const Args& args, KeepAlive keep_alive = nullptr);
 
-  // Moves what is under way, without waiting. Cheap if there is nothing to do.
+  // Makes progress with all operations under way, without waiting. Cheap if there is nothing to do.
   void progress();
 
   // Breaks the group for every rank, with this reason; safe from any thread, also while others wait.
   void abort(const std::string& reason);
-  // Call it before leaving the group to form it anew: ranks that miss this one then get kAborted, which says so.
+  // Call it before this rank leaves the group to form it anew. Ranks that then miss this rank get kAborted, which says
+  // why.
   void will_be_formed_anew();
-  // The error that broke the group; ok while it works. When this or any other call returns the error, the process's
-  // other groups know it too. Groups with the dead process as a member are then broken. In the others, errors name this
-  // cause if this rank leaves.
+  // The error that broke the group; ok while the group works. Once this or any other call has returned the error, the
+  // process's other groups know it too. A group that has the dead process as a member is then broken. In any other
+  // group, if this rank leaves, the other ranks' errors name this error as the cause.
   Status health() const;
-  // Whether any group is broken that this process has not left.
+  // Whether this process is in a broken group, and has not left that group.
   static bool any_broken();
 
   // For all groups of this process: how long a rank waits for others before it logs a warning, once for each wait,
@@ -250,8 +251,8 @@ class Communicator {
   std::uint64_t sequence() const;
 
   // Ok while none of these ranks has died or left, as far as this rank can see without waiting; else kPeerFailed, which
-  // names the rank. The group does not break by this. A death on another machine is seen where this rank has a
-  // connection to the dead one, and in a group that works.
+  // names the rank. The check does not break the group. A death on another machine is seen only if the group works and
+  // this rank has a connection to the dead rank.
   Status check_present(const std::vector<int>& ranks) const;
 
   // Ranks that have not called collective `sequence`, one of this rank's last kMaxPending.

@@ -17,19 +17,20 @@ namespace lockstep::launch {
 // process is no newcomer of a launcher. kInvalidArgument: the variable is no number from 0.
 Result<std::optional<int>> replaced_rank(const Environment& environment = Environment::of_process());
 
-// replaced_rank() in a process that has not taken the dead worker's place yet; nullopt in one that has, for example in
-// its second training. Blocks as newcomers_store() does, with its errors, in a newcomer alone.
+// replaced_rank() as long as this newcomer has not taken the dead worker's place; nullopt once it has, for example in
+// the second training of its program. In a newcomer this asks the launcher's store, and blocks and fails as
+// newcomers_store() does. In other processes it does not block.
 Result<std::optional<int>> awaited_rank(const Environment& environment = Environment::of_process());
 
-// The part of the launcher's store in which newcomers wait; null: the launcher replaces nobody
-// (LOCKSTEP_MAX_NEWCOMERS is not set or 0). Each start of the job (--max-restarts) has a store of its own. Blocks
-// until the launcher answers, for 10 s at most. Fails as TcpStore::connect does.
+// The part of the launcher's store in which newcomers wait; null: the launcher replaces nobody (LOCKSTEP_MAX_NEWCOMERS
+// is not set or 0), or there is no launcher (LOCKSTEP_STORE is not set). Each start of the job (--max-restarts) has a
+// store of its own. Blocks until the launcher answers, for 10 s at most. Fails as TcpStore::connect does.
 Result<std::shared_ptr<comm::Store>> newcomers_store(const Environment& environment = Environment::of_process());
 
-// Keys in that part, by the rank at the start. The launcher writes the first one when a worker has ended and it starts
-// no newcomer in its place: nobody needs to wait for one. A newcomer writes the second one when it has become a rank of
-// the others' world.
+// Keys in that part of the store. `rank` is the worker's rank at the start of the job. The launcher writes this key
+// when a worker has ended and it starts no newcomer for the worker: nobody needs to wait for a newcomer.
 std::string nobody_comes_key(int rank);
+// A newcomer writes this key when it has become a rank of the others' world.
 std::string joined_key(int rank);
 
 }  // namespace lockstep::launch

@@ -46,8 +46,9 @@ class PreemptionWatch {
   PreemptionWatch& operator=(const PreemptionWatch&) = delete;
 
   // Call it before each step, on every rank, with growing step numbers. Returns true on all ranks at the same step: two
-  // or more steps after the last rank has learned of the signal. Asks the store every 100 ms, and, once a signal was
-  // announced, before each step. A question to the store blocks for a round trip. Returns an error of the store.
+  // steps after the step in which the last rank has learned of the signal. In a world of one it returns true at once.
+  // Asks the store every 100 ms, and before each step once this rank knows of a signal. A question to the store blocks
+  // for a round trip. Returns an error of the store.
   Result<bool> should_leave(long step);
 
   // Does what a signal to this rank does.

@@ -56,8 +56,8 @@ struct WorldArguments {
 // A pure function of its arguments. The first of these sources that gives a rank decides:
 //
 //   1. explicit arguments (rank and world_size together)
-//   2. launcher variables: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK (lockstep run, torchrun and
-//      Kubernetes set them)
+//   2. launcher variables: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE (lockstep run,
+//      torchrun and Kubernetes set them)
 //   3. Slurm, inside a step (srun): SLURM_PROCID, SLURM_LOCALID, SLURM_NODEID, ... An sbatch script or salloc shell
 //      itself is not a step and counts as not distributed.
 //   4. mpirun: OMPI_COMM_WORLD_*, or PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS. It wins over a Slurm step

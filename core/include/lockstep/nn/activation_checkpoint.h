@@ -5,9 +5,9 @@
 //
 // `segment` is any callable of tensors that returns a tensor, or a std::vector of tensors. It is copied, and called in
 // the forward pass and again in each backward pass; what it refers to must live that long. It must compute the same
-// both times: the state of the random generators (of the CPU, and of the device of the inputs) and autocast are those
-// of the first time. Parameters of the segment get their gradients, also if no input requires one. Without gradients
-// (NoGradGuard) the segment is just called.
+// each time. Repeated calls find the random generators (of the CPU, and of the device of the inputs) and autocast in
+// the state that they had in the first call. Parameters of the segment get their gradients, also if no input requires
+// one. Without gradients (NoGradGuard) the segment is just called.
 //
 // Works under DistributedDataParallel in every mode (docs/ddp.md), with segments inside segments. A backward pass with
 // create_graph throws, and so do torch::autograd::grad() and backward() with `inputs`: use backward() without them.

@@ -28,11 +28,12 @@
 // torch::jit::Module, a struct's `weight = ...`), call as_module() again; DistributedDataParallel notices this by
 // itself. An object that is passed as an lvalue must outlive the result, except a torch::jit::Module or a holder.
 //
-// Throws a c10::ValueError for a scripted model that was frozen or optimised for inference (its weights are constants
-// of its code), for two tensors of one name, for a name that is empty or has an empty part, and for a parameter that is
-// no leaf or is on the meta device; and for an object whose named_parameters() or named_buffers() returns other tensors
-// in each call (copies, which the model does not use). Not collective. Returns null for a null pointer and for an empty
-// holder.
+// Not collective. Returns null for a null pointer and for an empty holder. Throws a c10::ValueError for
+//   - a scripted model that was frozen or optimised for inference: its weights are constants of its code
+//   - two tensors of one name, and a name that is empty or has an empty part
+//   - a parameter that is no leaf, or is on the meta device
+//   - an object whose named_parameters() or named_buffers() returns other tensors in each call: such copies are not the
+//     tensors that the model uses
 #pragma once
 
 #include <torch/csrc/jit/api/module.h>

@@ -30,11 +30,11 @@
 //
 // Under DistributedDataParallel all ranks record the same step at the same call. Each rank must have a gradient of
 // every parameter that requires one, and no gradient may be sparse: otherwise the pass asks the other ranks, and waits.
-// Freeze parameters that the step does not use. PowerSGD's hooks wait too, and a SyncBatchNorm whose batch has fewer
-// than two values per channel. no_sync, join and throw_on_early_termination are decided on the CPU: do not use them
-// around such a step. NCCL's timeout does not see recorded collectives: when a rank is lost, `lockstep run` ends the
-// others. Destroying a group of NCCL drops all recordings of the process, because NCCL would wait for them; the next
-// call then runs the step without a graph, and the call after it records again, on each rank by itself.
+// Freeze parameters that the step does not use. PowerSGD's hooks wait too, and so does a SyncBatchNorm whose batch has
+// fewer than two values per channel: use neither. no_sync, join and throw_on_early_termination are decided on the CPU:
+// do not use them around such a step. NCCL's timeout does not see recorded collectives: when a rank is lost, `lockstep
+// run` ends the others. Destroying a group of NCCL drops all recordings of the process, because NCCL would wait for
+// them; the next call then runs the step without a graph, and the call after it records again, on each rank by itself.
 #pragma once
 
 #include <torch/types.h>

@@ -18,7 +18,7 @@
 namespace lockstep {
 
 struct ClipGradOptions {
-  double norm_type = 2;  // of the vector of all gradients; infinity: the largest absolute value
+  double norm_type = 2;  // p of the p-norm over all gradients; infinity: the largest absolute value
   // On: an infinite or NaN norm is an error that names the parameters; gradients keep their values. Off: with such a
   // norm all gradients become NaN or zero, as in PyTorch.
   bool error_if_nonfinite = false;
@@ -26,7 +26,7 @@ struct ClipGradOptions {
 
 // Scales all gradients so that their norm is at most `max_norm`. Returns the norm before scaling. Parameters without a
 // gradient are left out; sparse gradients count by their rows. The same numbers as torch.nn.utils.clip_grad_norm_. A
-// parameter that is in the list twice is a c10::ValueError; of a module each parameter counts once.
+// parameter that is in the list twice is a c10::ValueError. Given a module, each of its parameters counts once.
 double clip_grad_norm_(const std::vector<NamedParameter>& parameters, double max_norm,
                        const ClipGradOptions& options = {});
 double clip_grad_norm_(const torch::nn::Module& module, double max_norm, const ClipGradOptions& options = {});

@@ -118,7 +118,8 @@ std::shared_ptr<CommHook> make_compress_hook(torch::Dtype dtype, const CompressO
 // bf16_compress_wrapper. Halves what `hook` sends; `hook` computes in `dtype` too.
 std::shared_ptr<CommHook> make_compress_wrapper(torch::Dtype dtype, std::shared_ptr<CommHook> hook);
 
-// Every rank keeps its own gradients: where SharedStep takes the mean itself, and for measuring what sending costs.
+// A hook that sends nothing: every rank keeps its own gradients. For a SharedStep that takes the mean itself
+// (SharedStepOptions::average_gradients), and for measuring what sending costs.
 std::shared_ptr<CommHook> make_noop_hook();
 
 }  // namespace lockstep

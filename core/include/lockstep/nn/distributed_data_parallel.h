@@ -29,9 +29,9 @@
 // parameters are frozen, gradients pass through and nothing is sent.
 //
 // If backward() throws on all ranks, the next pass starts as usual; gradients that were still being reduced are dropped
-// (undefined). If it throws on some ranks only, or before the wrapper's first gradient on some ranks and behind it on
-// others, the passes of the ranks no longer match, and the group is lost: destroy it, then make a new group and a new
-// wrapper.
+// (undefined). If backward() throws on some ranks only, or on some ranks before the wrapper's first gradient and on
+// others after it, the passes of the ranks no longer match. The group is then lost: destroy it, and make a new group
+// and a new wrapper.
 //
 // Memory: gradients live in shared buckets (gradient_as_bucket_view) instead of tensors of their own, so a rank holds
 // each gradient once. A reference to a gradient that you keep over a step sees the next step's values.
@@ -80,13 +80,12 @@ class DistributedDataParallel {
   DistributedDataParallel(const DistributedDataParallel&) = delete;
   DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
 
-  // The model's own forward, with any arguments and result. (That of a torch::jit::Module takes a
-  // std::vector<torch::IValue>.) With `device_ids`, tensors in the arguments are moved to
-  // that device first, nested tensors too (lockstep/nn/scatter.h lists the kinds of values). Values of other kinds are
-  // passed on as they are, and so is an argument that cannot be copied. An argument that cannot be copied and has a
-  // tensor on another device is a c10::ValueError. `ddp->forward(x)` calls the module directly, and moves nothing. The
-  // result is a value, also where the module returns a reference: the reference may refer to a moved argument, which
-  // lives no longer than this call.
+  // The model's own forward, with any arguments and result. (The forward of a torch::jit::Module takes a
+  // std::vector<torch::IValue>.) With `device_ids`, tensors in the arguments are moved to that device first, nested
+  // tensors too (lockstep/nn/scatter.h lists the kinds of values). Values of other kinds are passed on as they are, and
+  // so is an argument that cannot be copied. An argument that cannot be copied and has a tensor on another device is a
+  // c10::ValueError. `ddp->forward(x)` calls the module directly, and moves nothing. The result is a value, also where
+  // the module returns a reference: the reference may refer to a moved argument, which lives no longer than this call.
   template <typename... Args>
   auto forward(Args&&... args) {
     replica_.before_forward();
@@ -134,12 +133,13 @@ class DistributedDataParallel {
   //   const auto guard = ddp.no_sync(part + 1 < parts);
   NoSyncGuard no_sync(bool enable = true) { return replica_.no_sync(enable); }
 
-  // In place of a forward and a backward pass, on a rank that has no samples in this step while other ranks have: takes
-  // part in their backward pass, without calling the model. Afterwards this rank has the same gradients and buffers as
-  // the others, and takes the same step of the optimizer. It counts as zero in the mean. Micro-batches that it has had
-  // in this step (no_sync) count; under a guard of no_sync the call sends nothing. Collective with backward() of the
-  // other ranks. A c10::ValueError for synchronised batch normalisation in training mode, whose forward pass is
-  // collective too, and for a shared parameter. Not for models that replace buffers in forward(): change them in place.
+  // Call this on a rank that has no samples in this step, instead of a forward and a backward pass. The rank takes part
+  // in the other ranks' backward pass without calling the model. Afterwards it has the same gradients and buffers as
+  // the other ranks, and takes the same step of the optimizer. In the mean this rank counts as zero, plus the gradients
+  // of micro-batches that it has had in this step under no_sync. Under a guard of no_sync the call sends nothing.
+  // Collective with backward() of the other ranks. A c10::ValueError for synchronised batch normalisation in training
+  // mode, whose forward pass is collective too, and for a shared parameter. Not for models that replace buffers in
+  // forward(): such a model must change its buffers in place.
   void pass_without_input() { replica_.pass_without_input(); }
 
   // Runs `loop` on ranks that may have different numbers of inputs. A rank that has finished takes part with zeros

@@ -10,10 +10,10 @@
 //     evaluate(net);
 //   }                                     // and here with its own values again
 //
-// After each update: average = decay * average + (1 - decay) * value. The first update copies. As PyTorch's
-// torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn and use_buffers=True (its default leaves buffers as
-// they are: `use_buffers` off), except that averages of half and bfloat16 values are kept as float (in their own type,
-// small changes would be lost) and that integer buffers are copied.
+// After each update: average = decay * average + (1 - decay) * value. The first update copies. This is PyTorch's
+// torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn and use_buffers=True, with two differences. Averages of
+// half and bfloat16 values are kept as float, because small changes would be lost in their own type. Integer buffers
+// are copied. (PyTorch's default, use_buffers=False, leaves buffers as they are: `use_buffers` off.)
 //
 // Under DistributedDataParallel every rank has the same values, so every rank computes the same averages: nothing is
 // sent. A join needs update() in JoinOptions::after_shadow_pass for that; docs/training_helpers.md says how to send the

@@ -47,21 +47,22 @@ struct FiniteCheckOptions {
   // 0: each check reads all gradients. Positive, for kError alone: each check reads a part of the parameters instead of
   // the gradients, and this number of checks reads all parameters. A gradient that is not finite makes its parameter
   // infinite or NaN, and the parameter never becomes finite again. So the error comes up to this number of checks
-  // later, and names the parameter. Each check looks at the loss. On a GPU, with a positive number, each check looks at
-  // the loss and the parameters that the check before has read. It need not wait for them if the group has a backend
-  // for the CPU too (cpu:lockstep,cuda:nccl). So one step is made with a loss that is not finite. check_parameters()
-  // looks at what the last check has read.
+  // later, and names the parameter. Each check looks at the loss. On a GPU, with a positive number, each check judges
+  // the loss and the parameters that the previous check has read. If the group also has a backend for the CPU
+  // (cpu:lockstep,cuda:nccl), the check need not wait for the GPU. So one step is made with a loss that is not finite.
+  // check_parameters() judges what the last check has read.
   std::int64_t checks_per_sweep = 0;
 
   // Positive: the checks 0, compare_every, 2 * compare_every, ... and check_parameters() compare the parameters' bits
   // among the ranks. A difference is an error with the same text on every rank, whatever `policy` is. The error names
   // the first parameter that differs, and the ranks that differ from the majority; without a majority the ranks that
-  // are alike. At 100 this costs a thousandth of a step or less: it reads the parameters once, and its number travels
-  // with the losses. 0: off, for models whose ranks differ on purpose (average_parameters(), make_noop_hook()).
+  // are alike. At 100 this costs a thousandth of a step or less: a comparison reads the parameters once, and sends
+  // their hash together with the loss. 0: off, for models whose ranks differ on purpose (average_parameters(),
+  // make_noop_hook()).
   std::int64_t compare_every = 0;
-  // Buffers too. The running statistics of batch normalisation differ within a step, so this is for models without.
+  // Compares buffers too. Not for models with batch normalisation, whose running statistics differ within a step.
   bool compare_buffers = false;
-  // Parameters and buffers that may differ: give what DistributedDataParallelOptions::ignored_parameters has.
+  // Parameters and buffers that may differ between ranks: those in DistributedDataParallelOptions::ignored_parameters.
   std::vector<IgnoredTensor> ignored_parameters = {};
 };
 
@@ -88,9 +89,9 @@ class FiniteCheck {
   // may overflow with finite gradients.
   void check_parameters();
 
-  // The number of the next check in messages, from 0. After resuming, set it to the number of the next step, once the
-  // module has its values. `skipped_in_a_row`: how many steps right before that were not finite, which count for
-  // max_consecutive_skips; the same on all ranks.
+  // The number of the next check, from 0, as messages show it. After resuming, call set_step() with the number of the
+  // next step, once the module has its values. `skipped_in_a_row`: how many steps right before this step were not
+  // finite; they count for max_consecutive_skips. The same on all ranks.
   std::int64_t step() const { return step_; }
   void set_step(std::int64_t step, std::int64_t skipped_in_a_row = 0);
   // How many steps were not finite, with kSkip.
@@ -104,7 +105,7 @@ class FiniteCheck {
   // The values that a check on a GPU leaves for the next check to read.
   struct Late;
   std::shared_ptr<Late> read_later(const torch::Tensor& loss, const std::vector<torch::Tensor>& part) const;
-  // Reads the values that the check before has left. Without any: a loss of 0.
+  // Reads the values that the previous check has left. If it has left none: a loss of 0.
   struct LateLoss {
     double loss;
     bool is_part_finite;

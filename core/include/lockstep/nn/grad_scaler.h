@@ -46,8 +46,8 @@ namespace lockstep {
 
 struct GradScalerOptions {
   double init_scale = 65536;
-  double growth_factor = 2;     // above 1; after `growth_interval` steps in a row without a skip
-  double backoff_factor = 0.5;  // below 1; after a skipped step
+  double growth_factor = 2;     // above 1; multiplies the scale after `growth_interval` steps in a row without a skip
+  double backoff_factor = 0.5;  // below 1; multiplies the scale after a skipped step
   std::int64_t growth_interval = 2000;
   bool enabled = true;           // off: losses and gradients stay as they are, and every step is taken
   ProcessGroup group = nullptr;  // its ranks skip steps together; null: the world, if there is one

@@ -50,11 +50,11 @@ class LRScheduler {
   const std::vector<double>& get_last_lr() const { return last_lr_; }
   // How often step() was called. Below 0 for a part of a SequentialLR that has not begun.
   std::int64_t last_epoch() const { return last_epoch_; }
-  // The arguments of the constructor that a program computes from the length of its training: t_max, total_iters,
-  // total_steps. With the arguments of all parts. Loading a state dict replaces them. Empty: the schedule has no end.
+  // The constructor's arguments that a program computes from the length of its training: t_max, total_iters,
+  // total_steps; those of all parts too. Loading a state dict replaces them. Empty: the schedule has no end.
   std::vector<std::int64_t> lengths() const;
-  // Whether the constructor, or the constructor of a part, takes rates as arguments, as OneCycleLR takes its peak. Such
-  // rates are in no state dict.
+  // Whether the constructor, or the constructor of a part, takes rates as arguments, such as OneCycleLR's peak. A state
+  // dict does not hold such rates.
   virtual bool has_own_rates() const;
 
   // Returns what Python's scheduler.state_dict() returns: a dict of numbers, lists and dicts with the same keys, which
@@ -119,7 +119,7 @@ class LRScheduler {
  private:
   friend class SequentialLR;
 
-  // Takes back the initial step of each schedule in it; the rates stay.
+  // Takes back the initial step of this scheduler and of its parts; the rates stay.
   void undo_initial_step();
   void check_groups() const;
   void read(const c10::IValue& value);

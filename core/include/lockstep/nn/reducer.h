@@ -64,21 +64,22 @@ class Reducer {
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  // Reducers of these parameters whose groups were formed anew (reconfigure) count no more: gradients go past them.
+  // Detaches those reducers of these parameters whose group reconfigure() has formed anew: they see no more gradients.
   // Call it before making another reducer of the parameters.
   static void detach_replaced(const std::vector<NamedParameter>& parameters);
-  // Throws if a parameter or buffer has other sizes now. To be called before a pass.
+  // Throws if a parameter or buffer has other sizes now. Call it before a pass.
   void check_sizes() const;
   // Throws kAborted if reconfigure() has formed the group anew since.
   void check_group() const;
   // Call this before each forward pass. Includes check_group().
   void before_forward();
-  // `synchronises` says whether passes that begin now send anything. The reducer calls it before each forward pass, and
-  // at the start of each backward pass in the thread of that pass. A pass sends nothing if the answer is no at both
-  // times. Null: all passes send. Every rank must give the same answers.
+  // `synchronises` returns whether passes that begin now send anything. The reducer calls it before each forward pass,
+  // and again at the start of each backward pass, in the thread of that pass. A pass sends nothing if both answers are
+  // no. Null: all passes send. Every rank must give the same answers.
   void set_synchronises(std::function<bool()> synchronises);
-  // Call this before `synchronises` begins to answer no. If no graph of the last forward pass is left, no backward pass
-  // of it can come any more. Then that forward pass does not make the next backward pass send.
+  // Call this before `synchronises` begins to answer no. If no graph of the last forward pass is left, its backward
+  // pass can no longer come, and the reducer forgets this forward pass. It would otherwise make the next backward pass
+  // send.
   void forget_lost_forward();
   // Call this after a forward pass that a backward pass should follow. If the backward pass follows on other ranks and
   // not on this one, the next pass throws on all ranks.
@@ -103,9 +104,9 @@ class Reducer {
   // the gradients before the call: an undefined gradient becomes the mean if another rank has that gradient, a defined
   // gradient may hold values of any pass.
   void shadow_pass();
-  // Takes part in a pass of other ranks without one of its own. The gradients that parameters have, such as the sum of
-  // passes without synchronisation, take part; a parameter without a gradient counts as zero. Collective with their
-  // pass.
+  // Takes part in a pass of the other ranks, on a rank that makes no pass. The gradients that the parameters have, such
+  // as the sum of passes without synchronisation, take part; a parameter without a gradient counts as zero. Collective
+  // with the other ranks' pass.
   void pass_without_input();
   // The rank whose buffers all ranks get.
   void set_buffer_source(int rank);

@@ -54,11 +54,11 @@ struct DistributedDataParallelOptions {
   bool init_sync = true;
 };
 
-// While it lives, passes of its wrapper send nothing. It may be moved and kept, such as in a std::optional; it may
-// outlive the wrapper.
+// While a guard lives, passes of its wrapper send nothing. A guard may be moved and kept, for example in a
+// std::optional, and may outlive the wrapper.
 class [[nodiscard]] NoSyncGuard {
  public:
-  // Null: a guard of nothing.
+  // Null: the guard has no effect.
   explicit NoSyncGuard(std::shared_ptr<const void> guarding) : guarding_(std::move(guarding)) {}
 
  private:
@@ -78,11 +78,12 @@ class Replica {
   void before_forward();
   // Before a method of the module: a forward pass, or something else, such as train().
   void before_method();
-  // A call of the module, after before_forward() or before_method(): lives until it is over. Notices whether the call
-  // has computed something that a backward pass should follow.
+  // Lives during a call of the module, after before_forward() or before_method(). Notices whether the call has computed
+  // something that a backward pass should follow.
   class Call {
    public:
-    // `is_forward`: whether it certainly is a forward pass. Any other call is one if it has made a graph.
+    // `is_forward`: whether the call certainly is a forward pass. Any other call counts as a forward pass if it has
+    // made a graph.
     Call(Replica& replica, bool is_forward);
     ~Call();
     Call(const Call&) = delete;
@@ -94,7 +95,7 @@ class Replica {
     const std::uint64_t nodes_before_;  // how many nodes of autograd graphs this thread has made
     const int exceptions_before_;
   };
-  // Where inputs are moved to; none: they stay where they are.
+  // The device to which inputs are moved; none: inputs stay where they are.
   std::optional<torch::Device> input_device() const;
   NoSyncGuard no_sync(bool enable);
   void pass_without_input();
@@ -117,7 +118,7 @@ class Replica {
   // What is not ignored, without names.
   struct Tensors {
     std::vector<torch::Tensor> parameters;  // each once
-    std::vector<torch::Tensor> buffers;     // that are sent
+    std::vector<torch::Tensor> buffers;     // the buffers that are sent
   };
   Tensors tensors_of_module() const;
   const Tensors& present_tensors();
@@ -126,15 +127,15 @@ class Replica {
   bool buffers_changed(const Tensors& now) const;
   void take_changed_module();
   void refuse_change_in_join() const;
-  // In a join: tells all ranks whether this one still has inputs. Returns which ranks have.
+  // In a join: tells all ranks whether this rank still has inputs. Returns which ranks have inputs.
   std::vector<int> exchange_activity(bool active, bool continues_pass = false);
   void refuse_collectives_in_forward() const;
   void prepare_pass();
   void start_joined_pass();
   void prepare_joined_pass(const std::vector<int>& active);
   void shadow_pass(const std::vector<int>& active);
-  // In a join with throw_on_early_termination the ranks meet once before each pass. Those that have no inputs do so at
-  // the end of the loop, and then all throw.
+  // In a join with throw_on_early_termination the ranks meet once before each pass. A rank without more inputs meets
+  // the others at the end of its loop, and then all ranks throw.
   bool throws_where_uneven() const;
   void meet_before_pass();
   void owe_meeting();  // before this thread communicates next
@@ -143,14 +144,14 @@ class Replica {
 
   const CallSite site_;
   std::shared_ptr<torch::nn::Module> module_;
-  std::exception_ptr no_module_;  // why there is none
+  std::exception_ptr no_module_;  // why module_ is null
   DistributedDataParallelOptions options_;
-  ProcessGroup group_;                               // a group of its own beside that of the options
-  std::optional<c10::DeviceType> group_is_for_;      // empty: there is none yet, and group_ is that of the options
+  ProcessGroup group_;                               // the wrapper's own group, beside options_.process_group
+  std::optional<c10::DeviceType> group_is_for_;      // empty: group_ still is options_.process_group
   std::set<std::string> ignored_;                    // names
-  std::vector<NamedParameter> known_;                // those that require a gradient, when the reducer was built
+  std::vector<NamedParameter> known_;                // the trained parameters, when the reducer was built
   std::vector<torch::TensorOptions> known_options_;  // converted parameters lose their hooks
-  // Those that were sent then. Converted ones are packed in another dtype.
+  // The buffers that were sent then. A converted buffer is packed in another dtype.
   std::vector<std::pair<torch::Tensor, torch::TensorOptions>> known_buffers_;
   // The module's tensors when present_tensors() last looked. Only a view (as_module) is taken to keep them.
   std::optional<Tensors> present_;

@@ -281,8 +281,8 @@ void check_same(T& first, T& other, std::size_t replica, const Path& path) {
   }
 }
 
-// The type that forward gets for an argument of type Arg& or Arg&&: a reference of the same kind to the copy; for
-// replicated(), to its value.
+// Returns what forward() gets for an argument of type Arg& or Arg&&: a reference of the same kind to the copy; for
+// replicated(), to the value inside.
 template <typename Arg, typename Value>
 decltype(auto) pass(Value& value) {
   if constexpr (KindOf<Value>::kKind == Kind::kReplicated) {
@@ -294,7 +294,8 @@ decltype(auto) pass(Value& value) {
   }
 }
 
-// How a dimension of `rows` rows is cut for `parts` devices; as torch.chunk, which gives an empty tensor to each.
+// The number of rows of each part when `rows` rows are cut for `parts` devices, as torch.chunk cuts them. Without rows,
+// every device gets an empty part.
 std::vector<std::int64_t> chunk_lengths(std::int64_t rows, std::size_t parts);
 // The chunk_lengths() of all tensors that are split: empty if there are none. c10::ValueError, with the tensor's name,
 // if their numbers of rows differ or one lacks the dimension.
@@ -338,8 +339,8 @@ auto on_device(Arg&& value, torch::Device device) {
 
 }  // namespace detail
 
-// At most one value for each device, fewer if there are fewer rows; without a tensor to split, one for each device.
-// Keeps the autograd graph. On the tensors' own device the parts are views.
+// Returns one value for each device, but fewer if there are too few rows. Without a tensor to split, every device gets
+// a value. Keeps the autograd graph. Parts on the tensors' own device are views.
 template <typename T>
 std::vector<T> scatter(const T& value, const std::vector<torch::Device>& devices, std::int64_t dim = 0) {
   T source = value;

@@ -15,11 +15,11 @@
 // the plain optimizer gives with one thread; with `fused`, the bits that fused_step (lockstep/nn/fused_step.h) gives.
 // This needs gradients with the strides of their parameters, as autograd makes them.
 //
-// The values of rank 0 count at first. From then on a rank sees in its parameters what step() makes of them, and what
-// it writes there itself: a value that a rank writes (a moving average that it puts in, a weight that it clamps)
-// belongs to this rank alone until the next step, as with a plain optimizer. step() needs equal parameters on all
-// ranks. So ranks that write must all write the same, and step() shares the new values. If ranks have written different
-// values to a parameter, or only some have written, step() throws on every rank. The same holds for state.
+// At first all ranks have the values of rank 0. From then on a rank sees in its parameters what step() has computed,
+// and what this rank has written itself. A value that a rank writes (a moving average that it puts in, a weight that it
+// clamps) belongs to this rank alone until the next step, as with a plain optimizer. step() needs equal parameters on
+// all ranks. So all ranks must write the same, and step() shares the new values. If ranks have written different values
+// to a parameter, or only some have written, step() throws on every rank. The same holds for state.
 //
 // A parameter keeps its memory: set_data, torch::load of a module (which calls set_data) and a second SharedStep of the
 // same parameter make the next step() throw. Load a module before the optimizer is made, or copy_ into parameters.
@@ -31,27 +31,29 @@
 //
 // Gradients must be the same on all ranks, bit for bit, as DistributedDataParallel makes them. step() compares 16
 // elements of each gradient: the first, the middle, the last, and 13 others at each step. Any difference of their bits
-// is an error on every rank, which names the parameter and the ranks: gradients that were never averaged (no_sync, no
-// wrapper), a noise or a clipping that a rank computes for itself. A norm that LibTorch computes (clip_grad_norm_)
-// depends on the number of threads, which must then be the same on all ranks.
+// is an error on every rank, which names the parameter and the ranks. So step() finds gradients that were never
+// averaged (no_sync, no wrapper), and noise or clipping that a rank computes for itself. A norm that LibTorch computes
+// (clip_grad_norm_) depends on the number of threads, which must then be the same on all ranks.
 //
-// Sum and step in one pass (average_gradients): gradients then differ between ranks, and step() reads those of all
-// ranks where they are. A gradient that is not in memory of the group is copied first: DistributedDataParallel with
-// gradient_as_bucket_view has all of them there. The mean has the bits of an all-reduce, so parameters are those of the
-// plain way, bit for bit (without max_norm), with no_sync and uneven use of parameters too. There is no sample of
-// gradients to compare: a gradient that a rank has changed for itself counts as it is. Clipping before step() would see
-// the gradients of one rank: use max_norm. lockstep::clip_grad_norm_ refuses these parameters; LibTorch's function of
-// that name cannot, and ranks then scale their gradients by different factors. gradient_norm() is the norm of the mean
-// before scaling; it does not depend on the number of ranks or threads. GradScaler works: if any rank finds an infinity
-// or a NaN in its own gradients, all ranks skip the step. It cannot see a mean that overflows although no rank's
-// gradient does: such a step is taken. In a join, the mean is over all ranks of the group; step() throws in a join with
+// Sum and step in one pass (average_gradients): each rank keeps its own gradients, and step() reads the gradients of
+// all ranks in place. A gradient that is not in memory of the group is copied first; with DistributedDataParallel and
+// gradient_as_bucket_view all gradients are in this memory. The mean has the bits of an all-reduce. So without max_norm
+// the parameters are those of the plain way, bit for bit, also with no_sync and uneven use of parameters. step()
+// compares no gradients here: a gradient that a rank has changed for itself counts as it is.
+//
+// Clipping, with average_gradients: use max_norm, because a function that clips before step() would see the gradients
+// of one rank only. lockstep::clip_grad_norm_ refuses these parameters. LibTorch's function of that name cannot refuse
+// them, and ranks then scale their gradients by different factors. gradient_norm() is the norm of the mean before
+// scaling; it does not depend on the number of ranks or threads. GradScaler works: if any rank finds an infinity or a
+// NaN in its own gradients, all ranks skip the step. A mean that overflows although no rank's gradient does is not
+// noticed: such a step is taken. In a join, the mean is over all ranks of the group; step() throws in a join with
 // divide_by_initial_world_size = false, unless that join throws at uneven inputs.
 //
-// If a rank dies inside step(), the others finish the step in its place: each element is either as before the step or
-// as after it, and what the dead rank had in hand is begun again from a copy. The others' step() throws the error of
-// the group; its text says after which step the parameters are. Parameters and state then belong to each rank alone, so
-// a frozen rank that wakes later changes nothing. is_whole() is false where this could not be done (a rank stood still
-// for 5 seconds in the middle); then load a checkpoint. All ranks say the same.
+// If a rank dies inside step(), the others finish the step for it: the part on which the dead rank was working is done
+// again from a copy. The others' step() throws the error of the group; its text says after which step the parameters
+// are. Parameters and state then belong to each rank alone, so a frozen rank that wakes later changes nothing. If the
+// step could not be finished (a rank stood still for 5 seconds in the middle), is_whole() is false on all ranks: load a
+// checkpoint.
 //
 // A process that a rank forks sees later steps too, in pages to which it has not written.
 //
@@ -59,12 +61,13 @@
 // the optimizer is made. When the optimizer is gone, parameters stay where they are, and each rank has its own as soon
 // as it writes to them.
 //
-// Refused, with an error on every rank: optimizers of other classes (at compile time); ranks on several machines
-// (ZeroRedundancyOptimizer works there); backends other than lockstep; parameters on a GPU, sparse, with holes, or that
-// are a part of a larger memory; a parameter that is twice in the groups, or two that share memory; sparse gradients;
-// gradients or state of another dtype; step() in inference mode; memory that exceeds that of the machine or container;
-// options, groups or numbers of steps that differ between ranks; memory that is locked (mlockall); systems without
-// /proc/self/pagemap.
+// Optimizers of other classes do not compile. Refused, with an error on every rank:
+//   - ranks on several machines, and backends other than lockstep: ZeroRedundancyOptimizer works there
+//   - parameters on a GPU, sparse, with holes, or that are a part of a larger memory; a parameter that is twice in the
+//     groups; two parameters that share memory
+//   - sparse gradients; gradients or state of another dtype than the parameter
+//   - options, groups or numbers of steps that differ between ranks; step() in inference mode
+//   - more memory than the machine or container has; locked memory (mlockall); systems without /proc/self/pagemap
 //
 // Threads: not thread-safe. In DistributedDataParallel's join, ranks that have finished must step too:
 // JoinOptions::after_shadow_pass (lockstep/nn/join.h). The constructor and step() are collective over the group, and

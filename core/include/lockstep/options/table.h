@@ -28,12 +28,12 @@
 
 namespace lockstep::options {
 
-// A field whose texts a function reads: an enumeration, or a type that the table does not know.
+// A field whose value a function reads from text: an enumeration, or a type that the table does not know.
 struct TextField {
-  std::vector<std::string> words;  // the texts that there are; empty: many
-  // What stores the value of a text. An error of a field without words says what was expected and found.
+  std::vector<std::string> words;  // all valid texts; empty: there is no fixed list
+  // Returns a function that stores the value of the text. Without `words`, an error says what was expected and found.
   std::function<Result<std::function<void()>>(const std::string&)> read;
-  std::function<std::string()> text;  // of the present value
+  std::function<std::string()> text;  // returns the present value as text
 };
 
 // The types of fields that a key may be bound to. Times are written `30s`, `5min`, `1h`, `250ms`, or as a number of
@@ -48,7 +48,7 @@ enum class Layer { kDefault, kFile, kEnvironment, kCommandLine };
 struct Origin {
   Layer layer = Layer::kDefault;
   std::string place = "default";
-  std::string text{};  // of a variable or an option, as given
+  std::string text{};  // the text of the variable or option, as given
 };
 
 // One key. The functions below limit and name it; each returns the key, so that they can be chained.
@@ -70,18 +70,19 @@ class Key {
   // Sets the option's name, with its dashes. Without this call the name is the key's, with '-' for '_'
   // ("--max-epochs"), if no other section has a key of this name. "--SECTION.KEY" always works.
   Key& option(std::string name) { return set(option_, std::move(name)); }
-  // --help lists the common options and the options that are in no section; --help-all lists all. Where no key is
-  // common,
+  // --help lists the common options and the options that are in no section; --help-all lists all. If no key is common,
   // --help lists all.
   Key& common() { return set(common_, true); }
   // The file, the environment or the command line must give the value.
   Key& required() { return set(required_, true); }
-  // The key is not in files, or in files alone.
+  // The key is an option, and cannot be given in a file.
   Key& only_as_option() { return set(kind_, Kind::kOption); }
+  // The key can be given in a file only.
   Key& only_in_file() { return set(kind_, Kind::kFile); }
-  // The words of the command line that are no options: each key takes one, a list all that are left.
+  // The key takes a word of the command line that is no option. A key whose field is a list takes all words that are
+  // left.
   Key& word() { return set(kind_, Kind::kWord); }
-  // The same, for a list that may be empty.
+  // As word(), for a list that may be empty.
   Key& optional_words() { return set(kind_, Kind::kOptionalWords); }
   // The words behind "--"; for a command that runs a program, this program and its arguments. A file may have them.
   Key& rest() { return set(kind_, Kind::kRest); }
@@ -168,7 +169,7 @@ class Section {
     return add(std::move(name), Field(std::move(text)), std::move(help));
   }
 
-  // A key for a type of the program. `read` makes a Result<T> of a text; `text` is the text of the present value.
+  // A key for a type of the program's own. `read` turns text into a Result<T>; `text` is the present value as text.
   template <typename T, typename Read>
   Key& key_of_text(std::string name, T& field, std::string text, Read read, std::string help) {
     const auto present = std::make_shared<std::string>(std::move(text));
@@ -185,7 +186,7 @@ class Section {
 
   // The same section under a title of its own in --help.
   Section group(std::string title) const { return Section(*table_, name_, std::move(title)); }
-  // The same section, whose keys have the variables PREFIX_NAME.
+  // The same section; keys that are declared through the result have environment variables, PREFIX_NAME.
   Section variables(std::string prefix) const {
     Section section = *this;
     section.prefix_ = std::move(prefix);

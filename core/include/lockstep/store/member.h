@@ -1,4 +1,5 @@
-// The record of one rank: what it tells the others of itself when it joins the world, or a group without one.
+// The record of one rank: what the rank tells the others about itself when it joins the world, or a group outside a
+// world.
 #pragma once
 
 #include <string>
@@ -14,7 +15,7 @@ struct Member {
   // sockets belong to one) and the user (memory is not handed to other users).
   std::string machine = {};
   std::string host = {};                    // for errors
-  std::vector<std::string> addresses = {};  // where connections of this machine may come from, as numbers
+  std::vector<std::string> addresses = {};  // numeric addresses of this machine: its connections come from these
 };
 
 }  // namespace lockstep::comm

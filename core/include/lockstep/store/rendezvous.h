@@ -42,9 +42,9 @@ struct RendezvousOptions {
   // process runs as; on other addresses a process needs the same key file in the home directory
   // (TcpStoreServerOptions::job_key).
   std::string job_key = {};
-  // Only ranks with the same name form a group. Separate groups are also formed by the attempts of a job
-  // (LOCKSTEP_RESTART_COUNT or TORCHELASTIC_RESTART_COUNT), and by the first, second, ... rendezvous of one name on one
-  // store.
+  // Only ranks with the same name form a group. Each attempt of a job (LOCKSTEP_RESTART_COUNT or
+  // TORCHELASTIC_RESTART_COUNT) forms a group of its own, and so does each further rendezvous with the same name on the
+  // same store.
   std::string group_name = "default";
   Environment environment = Environment::of_process();
 };
@@ -53,7 +53,7 @@ class RendezvousSession;
 
 // The result of a rendezvous. Movable, cheap to copy; the copies share one session.
 struct Rendezvous {
-  std::shared_ptr<Store> store;  // under a prefix of this group, attempt and rendezvous alone
+  std::shared_ptr<Store> store;  // shows only the keys of this group, attempt and rendezvous
   int rank = 0;
   int world_size = 1;
   std::vector<Member> members;                 // the records of all ranks, by rank
@@ -66,11 +66,12 @@ struct Rendezvous {
   // lives on. kTimeout, which may be ignored: other ranks were still connected after `wait`.
   Status release(std::chrono::milliseconds wait = std::chrono::seconds(10));
 
-  // Whether the store sees ranks end: in a group over several machines whose ranks `rendezvous` has connected to a
-  // store over TCP. Thread-safe; does not block.
+  // Whether the store notices that ranks end. It does if the group has several machines and rendezvous() has connected
+  // its ranks to a store over TCP. Thread-safe; does not block.
   bool sees_ends() const;
-  // The ranks that have ended or left, and those whose machine the store has not heard of for 60 s; empty where the
-  // store sees none end. A rank that is on the list stays there. Thread-safe; blocks for one request.
+  // Returns the ranks that have ended or left, and the ranks that the store has not heard from for 60 s, for example
+  // because their machine is lost. Empty if sees_ends() is false. A rank that is on the list stays there. Thread-safe;
+  // blocks for one request.
   Result<std::vector<int>> gone() const;
 };
 

@@ -46,8 +46,8 @@ class Store {
  public:
   virtual ~Store() = default;
 
-  // A deadline is for ranks that leave and must not wait for a store that hangs (kTimeout), as far as the store
-  // supports deadlines.
+  // Sets the key's value. A rank that leaves gives a deadline, so that a store that hangs does not hold it up
+  // (kTimeout). A foreign store may not support the deadline.
   Status set(std::string_view key, std::string_view value, Deadline deadline = Deadline::never());
   // Blocks until the key exists.
   Result<Bytes> get(std::string_view key, Deadline deadline);
@@ -69,7 +69,7 @@ class Store {
   Status multi_set(std::span<const std::string> keys, std::span<const Bytes> values);
   Result<std::vector<Bytes>> multi_get(std::span<const std::string> keys, Deadline deadline);
 
-  // All methods above. Checks the limits in limits.h.
+  // All methods above end here. Checks the limits in limits.h.
   Result<StoreAnswer> ask(StoreCall call);
 
   // The local address of the connection to the store's server, as a number ("10.0.0.7", "fd00::7"): other machines of

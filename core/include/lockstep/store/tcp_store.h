@@ -23,7 +23,7 @@ namespace lockstep::comm {
 
 struct TcpStoreServerOptions {
   // Listens at this address only. If it is this machine's own name, and /etc/hosts gives this name a loopback address,
-  // listens at all addresses. Port 0: see endpoint().
+  // listens at all addresses. Port 0: the kernel picks a port, which endpoint() returns.
   Endpoint listen_at{"127.0.0.1", 0};
   // A listening TCP socket to serve instead (`listen_at` is then ignored); owned by the server.
   Fd listener = {};
@@ -36,9 +36,10 @@ struct TcpStoreServerOptions {
   std::chrono::milliseconds handshake_timeout = std::chrono::seconds(10);
   // The largest number of open connections that have not proven the key. A further connection closes the oldest of
   // them, so that a flood cannot lock ranks out (a rank whose connection is closed tries again). Each costs less than 2
-  // KiB until it has sent a hello that knows the key, then what OpenSSL keeps of a handshake.
+  // KiB until it has sent a hello that shows knowledge of the key, and the memory of an OpenSSL handshake after that.
   std::size_t max_unproven = 256;
-  // Where clients reach the server too, if addresses are translated on the way to it (a Kubernetes service).
+  // A second address at which clients reach the server, where addresses are translated on the way (a Kubernetes
+  // service).
   std::optional<Endpoint> reached_at = {};
 };
 

@@ -47,10 +47,10 @@ class Schema : public options::Table {
 
   // The top-level section `name` belongs to another program: it may be in the file, and its content is not looked at.
   void ignore_section(std::string name) { ignored_.push_back(std::move(name)); }
-  // So do all top-level sections that this schema does not declare. A section whose name is almost one of the declared
-  // is still an error, and so is a key at the top that has no section.
+  // As ignore_section(), for all top-level sections that this schema does not declare. A section whose name is almost
+  // one of the declared is still an error, and so is a key at the top that has no section.
   void ignore_other_sections() { ignore_others_ = true; }
-  // read() takes this text for what the file holds, and the file's name for messages alone.
+  // read() then reads this text instead of the file; messages still show the file's name.
   void set_text(std::string text) { text_ = std::move(text); }
 
  private:

@@ -36,8 +36,8 @@ struct ProgressOptions {
   std::int64_t epochs = 0;  // number of epochs of the whole run; 0: unknown
   bool shown = true;        // usually rank == 0; otherwise nothing is printed
   int fd = 2;               // where to print: stderr, as tqdm
-  // Unset: found out. `terminal`: whether fd is a terminal (and TERM is not "dumb"), `unicode`: whether the locale is
-  // UTF-8.
+  // Unset: asked from the system. `terminal`: whether fd is a terminal (and TERM is not "dumb"), `unicode`: whether the
+  // locale is UTF-8.
   std::optional<bool> terminal = {};
   std::optional<bool> unicode = {};
   std::optional<int> columns = {};

@@ -61,7 +61,7 @@ struct RunRecord {
   RunState state = RunState::kInterrupted;
   std::string error = {};  // the error, if kFailed
   std::vector<std::string> command = {};
-  Values configuration = {};  // of the last start, like versions, classes and command
+  Values configuration = {};  // of the last start, as are versions, classes and command
   Values versions = {};
   std::vector<std::string> classes = {};
   std::vector<Session> sessions = {};
@@ -69,7 +69,7 @@ struct RunRecord {
   std::vector<PassRecord> epochs = {};                   // ordered by epoch, like the next two fields
   std::vector<PassRecord> evaluations = {};
   std::vector<TimesRecord> times = {};
-  std::int64_t confusion_epoch = -1;  // of the last confusion matrix; -1: there is none
+  std::int64_t confusion_epoch = -1;  // the epoch of the last confusion matrix; -1: there is none
   std::int64_t confusion_classes = 0;
   std::vector<ConfusionCell> confusion = {};
   std::vector<Note> notes = {};

@@ -13,10 +13,10 @@
 //   ...
 //   log.end();
 //
-// Logging never ends a training: after a full disk, events are left out, with one warning on stderr, and lines that
-// fit again are written again. The file has whole lines only; the last line of a killed process may be cut off, and the
-// next RunLog of the folder removes it. A run that goes on in the same folder appends to the same file; epochs and
-// steps that it repeats replace the earlier ones (RunStart::first_epoch).
+// Logging never ends a training. When the disk is full, events are left out, with one warning on stderr; when there is
+// room again, later events are written. The file has whole lines only; the last line of a killed process may be cut
+// off, and the next RunLog of the folder removes it. A run that goes on in the same folder appends to the same file;
+// epochs and steps that it repeats replace the earlier ones (RunStart::first_epoch).
 //
 // All functions may be called from several threads, and block for one write to the file. Nothing is flushed to the
 // disk: events of a killed process stay, events of a machine that loses its power may be lost. In a fork of its
@@ -45,9 +45,9 @@ std::filesystem::path run_folder(const std::filesystem::path& configured);
 struct RunStart {
   std::string name = {};      // the title of the report. Empty: the name of the folder
   Values configuration = {};  // everything that is needed to repeat the run
-  Values versions = {};       // of libraries, for example {{"torch", TORCH_VERSION}}; Lockstep's own is added
+  Values versions = {};       // versions of libraries, for example {{"torch", TORCH_VERSION}}; Lockstep's own is added
   std::int64_t world_size = 1;
-  std::vector<std::string> classes = {};  // names, for the confusion matrix
+  std::vector<std::string> classes = {};  // names of the classes, for the confusion matrix
   // The epoch and the step with which a resumed run begins. Earlier events of this epoch and step, and of all later
   // epochs and steps, no longer count: they were not in the checkpoint. So a run that starts from the beginning (0)
   // replaces an earlier run in its folder.
@@ -58,7 +58,7 @@ struct RunStart {
 // A pass over the training data, or an evaluation.
 struct Pass {
   double seconds = 0.0;
-  std::int64_t samples = 0;  // of all ranks together
+  std::int64_t samples = 0;  // samples of all ranks together
   Scalars scalars = {};      // usually "loss" and "accuracy" (0 to 1); use the same names in training and evaluation
 };
 

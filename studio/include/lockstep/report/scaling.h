@@ -18,7 +18,7 @@ struct Measurement {
   double device_use = 0.0;  // 0 to 1: the part of the time that the ranks spent in "compute"
 };
 
-// Median, smallest and largest of several runs; NaN if no run reported it.
+// Median, smallest and largest value of several runs; NaN if no run reported the value.
 struct Spread {
   double median = 0.0;
   double low = 0.0;
@@ -34,7 +34,7 @@ struct ScalingRow {
   int processes = 1;
   int runs = 0;
   Spread seconds = {};
-  double speed_up = 0.0;    // against the first row, times the first row's processes. Weak: of the work per second
+  double speed_up = 0.0;    // see scaling_table()
   double efficiency = 0.0;  // speed-up / processes
   Spread accuracy = {};
   Spread device_use = {};
@@ -46,7 +46,8 @@ struct ScalingTable {
   std::vector<ScalingRow> rows = {};  // by number of processes; empty: there is no table
 };
 
-// The speed-up is computed from the medians. The first row's speed-up is its number of processes, so 1 for one process.
+// The speed-up of a row is (median time of the first row) / (median time of the row) * (processes of the first row),
+// and for kWeak the same with the work per second. So the first row's speed-up is its number of processes.
 ScalingTable scaling_table(const std::vector<Measurement>& measurements, ScalingKind kind,
                            std::vector<std::string> command);
 

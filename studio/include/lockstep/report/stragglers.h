@@ -15,7 +15,7 @@ struct Straggler {
   int rank = 0;
   std::string host = {};
   double own_seconds = 0.0;     // all parts but "communication"
-  double median_seconds = 0.0;  // of the own work of all ranks
+  double median_seconds = 0.0;  // median of the own work of all ranks
 };
 
 // Returns the ranks whose own work takes over 10 % more time than the median of all ranks, the slowest first. Empty

@@ -32,12 +32,12 @@ class Feed {
   // Lets go of the last batch.
   virtual void end() = 0;
 
-  // For a training that outlives its ranks (MicroBatchLoader): the next batch of this micro-batch is that of run(). The
-  // cursor is that of all micro-batches.
+  // For a training that outlives its ranks (MicroBatchLoader). take(): run() gets the next batch of this micro-batch.
+  // state() and load_state(): the cursor of all micro-batches.
   virtual void take(const MicroBatch& micro_batch) = 0;
   virtual data::SamplerState state() = 0;
   virtual void load_state(const data::SamplerState& state) = 0;
-  // For an evaluation: loader() is one of this share from now on.
+  // For an evaluation: from now on loader() is a loader of this share.
   virtual void take_share(std::int64_t rank, std::int64_t world_size) = 0;
 };
 

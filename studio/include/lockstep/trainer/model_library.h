@@ -23,7 +23,7 @@ namespace lockstep {
 
 struct ModelRequest {
   std::int64_t num_classes = 0;  // the data's number of classes, or model.num_classes
-  std::int64_t channels = 3;     // of the first sample, like height and width
+  std::int64_t channels = 3;     // shape of the first sample: channels, height, width
   std::int64_t height = 0;
   std::int64_t width = 0;
   std::map<std::string, std::string> options = {};  // model.options
@@ -32,9 +32,9 @@ struct ModelRequest {
 // How a program's own training uses the model: what `lockstep evaluate`, `predict` and `checkpoint export` must know.
 struct CustomModelUse {
   std::vector<std::string> classes;          // names, in the order of their numbers
-  std::vector<std::string> test_transforms;  // of the evaluation, as in config.yaml: "Resize(256)"
-  std::vector<std::int64_t> input;           // the shape of a picture behind them: {3, 224, 224}
-  std::int64_t test_batch_size = 32;         // of the evaluation
+  std::vector<std::string> test_transforms;  // the evaluation's, as in config.yaml: "Resize(256)"
+  std::vector<std::int64_t> input;           // shape of a picture after these transforms: {3, 224, 224}
+  std::int64_t test_batch_size = 32;         // pictures in a batch of the evaluation
   std::vector<std::string> options = {};     // NAME=VALUE for ModelRequest
 };
 

@@ -35,15 +35,16 @@ struct StepReport {
   std::int64_t step = 0;     // number of the step in the whole training, from 1; the same on all ranks
   std::int64_t batch = 0;    // number of batches of this epoch that are done
   std::int64_t batches = 0;  // number of batches of this epoch
-  std::int64_t samples = 0;  // of this step
+  std::int64_t samples = 0;  // samples of this rank in this step
   torch::Tensor loss;        // mean over the step's batches, one number without graph, on the device: reading waits
-  double learning_rate = 0;  // of the first parameter group, in this step
-  double gradient_norm = std::numeric_limits<double>::quiet_NaN();  // before clipping; NaN without clip_grad_norm
+  double learning_rate = 0;  // the first parameter group's rate in this step
+  double gradient_norm = std::numeric_limits<double>::quiet_NaN();  // norm before clipping; NaN without clip_grad_norm
   bool skipped = false;      // the optimizer took no step: loss or gradients were not finite
-  double seconds = 0;        // of the whole step
-  double input_seconds = 0;  // waiting for batches
-  // The time for which DistributedDataParallel has waited for other ranks and for gradients on their way, as far as it
-  // does not overlap with the backward pass (Reducer::comm_time). NaN on GPUs, which wait in place of the process.
+  double seconds = 0;        // time of the whole step
+  double input_seconds = 0;  // time spent waiting for batches
+  // The time that DistributedDataParallel has spent on communication and could not overlap with the backward pass;
+  // waiting for slower ranks is part of it (Reducer::CommTime::exposed_comm_time). NaN on GPUs, where the GPU waits and
+  // not the process.
   double communication_seconds = 0;
 };
 
@@ -51,7 +52,7 @@ struct StepReport {
 struct EpochReport {
   std::int64_t epoch = 0;
   std::int64_t step = 0;     // number of the last step
-  std::int64_t samples = 0;  // of all ranks, since the training was started or resumed
+  std::int64_t samples = 0;  // samples of all ranks since the training was started or resumed
   // Mean over all samples of the epoch on all ranks, without the samples of skipped steps. NaN: every step was skipped.
   double loss = std::numeric_limits<double>::quiet_NaN();
   double learning_rate = 0;
@@ -95,8 +96,8 @@ struct RecoveryReport {
 };
 
 // Functions of the program that the Trainer calls. Each is called on every rank, in the thread of the training, and may
-// make collective calls. An exception ends the training. If only some ranks throw, the other ranks learn of it as of
-// any failure of a rank.
+// make collective calls. An exception ends the training. If only some ranks throw, the other ranks get the error that
+// they get when a rank fails.
 struct TrainerCallbacks {
   std::function<void(const StepReport&)> on_step_end = {};
   std::function<void(const EpochReport&)> on_epoch_end = {};  // before the evaluation
@@ -119,9 +120,9 @@ struct TrainingResult {
   int signal = 0;           // the signal of kInterrupted; 0 for Trainer::stop. The same on all ranks
   std::int64_t epochs = 0;  // number of epochs done, with the epochs before a resumption
   std::int64_t steps = 0;
-  double loss = std::numeric_limits<double>::quiet_NaN();  // of the last epoch that this call trained
+  double loss = std::numeric_limits<double>::quiet_NaN();  // mean loss of the last epoch that this call trained
   std::optional<Evaluation> evaluation = {};               // the last evaluation of this call
-  std::optional<double> best_metric = {};                  // of the whole training, by TrainerOptions::monitor
+  std::optional<double> best_metric = {};  // best value of TrainerOptions::monitor in the whole training
 };
 
 }  // namespace lockstep

@@ -67,13 +67,13 @@ struct TrainerOptions {
   std::optional<torch::Device> device = {};
   TrainingPrecision precision = TrainingPrecision::kFloat32;
   // Lays out the kernels of convolutions, and the pictures of each data::Example, with the channels last in memory
-  // (to_memory_format). Most convolutional models are faster then; on a CPU those of small pictures much
-  // sooner (after use_fast_convolution()). In the step, call reshape() where the results of a convolution are to be
-  // view()ed.
+  // (to_memory_format). Most convolutional models are then faster; on a CPU, models of small pictures gain more after
+  // use_fast_convolution(). In the step, call reshape() instead of view() on the result of a convolution.
   bool channels_last = false;
 
-  // Steps by fused_step (lockstep/nn/fused_step.h), as with fused=True in Python, where that has kernels for optimizer
-  // and parameters. Off: all steps by the optimizer's own step(). A ZeroRedundancyOptimizer has an option of its own.
+  // On: takes steps by fused_step (lockstep/nn/fused_step.h), as fused=True in Python, if there are kernels for the
+  // optimizer and its parameters. Off: takes all steps by the optimizer's own step(). A ZeroRedundancyOptimizer has an
+  // option of its own.
   bool fused = true;
 
   // Null: the learning rate is constant. The scheduler must be made for the same optimizer.
@@ -88,16 +88,16 @@ struct TrainerOptions {
   double clip_grad_norm = 0.0;
   // When positive: the decay of an ExponentialMovingAverage, which evaluations then use.
   double ema_decay = 0.0;
-  // What happens when a loss or a gradient is not finite. No step is made with such a loss (but see below, on a GPU).
-  // With kSkip or clipping all gradients are read in each step. With kError alone they are not: a gradient that is not
-  // finite, under a loss that is, is an error up to 32 steps later, before the next checkpoint and at the end of the
-  // epoch (FiniteCheckOptions::checks_per_sweep). On a GPU a loss is then looked at one step later, so one step is
-  // made with it. Empty: not checked. With kFloat16 a GradScaler skips steps with such gradients instead; weights and
-  // buffers are checked as above.
+  // What happens when a loss or a gradient is not finite. With kSkip or clipping, each step reads all gradients, and no
+  // step is made with a bad loss or gradient. With kError without clipping, each step looks at the loss, but not at all
+  // gradients: a bad gradient under a good loss is an error up to 32 steps later, and no later than the next checkpoint
+  // or the end of the epoch (FiniteCheckOptions::checks_per_sweep). On a GPU the loss too is then judged one step
+  // later, so one step is made with a bad loss. With kFloat16 a GradScaler skips steps with bad gradients instead;
+  // weights and buffers are checked as above. Empty: nothing is checked.
   std::optional<NonFinitePolicy> non_finite = NonFinitePolicy::kError;
 
-  // Every so many steps, before each checkpoint and at the end of each epoch: the ranks compare their parameters'
-  // bits. A difference is an error on every rank that names the first parameter and the ranks that differ
+  // After every `compare_every` steps, before each checkpoint and at the end of each epoch, the ranks compare their
+  // parameters' bits. A difference is an error on every rank that names the first parameter and the ranks that differ
   // (FiniteCheckOptions::compare_every). 0: never. Empty: 100, and never with a comm_hook, because some hooks let the
   // ranks differ on purpose. Needs non_finite; with kFloat16 only before checkpoints and at the ends of epochs.
   std::optional<std::int64_t> compare_every = {};
@@ -114,16 +114,16 @@ struct TrainerOptions {
 
   // Set: the training outlives ranks that die in fit() (ElasticTraining, docs/failures.md). The world must be made with
   // InitOptions::enable_reconfigure. A step has `accumulation` batches of each rank of the start. After a death the
-  // other ranks compute the batches of the dead rank too, or a newcomer takes its place. The random numbers of each
-  // batch are its own, from `seed`. Callbacks are called again for the last step if a rank dies in one of them, in an
-  // evaluation or in a save. Of ElasticOptions, min_ranks, timeout, newcomers and newcomer_timeout count; the others
-  // must be left as they are. kUnsupported with comm_hook, optimizers whose step communicates, synchronised batch
+  // other ranks compute the batches of the dead rank too, or a newcomer takes its place. Each batch has random numbers
+  // of its own, from `seed`. If a rank dies in a callback, an evaluation or a save, the callbacks are called again for
+  // the last step. Set min_ranks, timeout, newcomers and newcomer_timeout of ElasticOptions only; leave the other
+  // fields as they are. kUnsupported with comm_hook, optimizers whose step communicates, synchronised batch
   // normalisation and machine_batch_size. fit() may be called once.
   std::optional<ElasticOptions> elastic = {};
-  // This process waits in fit() for the place of a dead rank (ElasticTraining::join). If it is not needed, fit()
-  // returns kNotNeeded. Until then it writes nothing. It needs `elastic` with `newcomers`, and a world of its own. With
-  // `elastic` without `newcomers` the Trainer itself sets it, in a process that the launcher has started as a newcomer
-  // (`lockstep run --newcomers`).
+  // On: this process waits in fit() for the place of a dead rank (ElasticTraining::join). While it waits, it writes
+  // nothing. If it is not needed, fit() returns kNotNeeded. The process needs a world of its own, and `elastic` with
+  // `newcomers`. Without `newcomers`, the Trainer itself sets this option in a process that the launcher has started as
+  // a newcomer (`lockstep run --newcomers`).
   bool newcomer = false;
 
   // Epochs from one evaluation to the next. The last epoch always has an evaluation.
@@ -161,7 +161,7 @@ struct TrainerOptions {
   std::filesystem::path model_file = {};
   std::map<std::string, std::string> model_metadata = {};
 
-  // On: at SIGINT or SIGTERM, where it would end the process, all ranks finish the step and save, and fit() returns
+  // On: at a SIGINT or SIGTERM that would end the process, all ranks finish the step and save, and fit() returns
   // kInterrupted. A second signal, a second later or more, ends the process.
   bool handle_signals = true;
 
@@ -210,8 +210,8 @@ class Trainer {
   // the same evaluation again. False if there is no such checkpoint.
   bool load_best();
 
-  // Does what a signal does: fit() returns after the present step if all ranks are asked during this step, and after
-  // the next step if only some ranks are. May be called in any thread, on one rank or more.
+  // Does what a signal does. If stop() is called on all ranks during the same step, fit() returns after this step; if
+  // it is called on some ranks only, after the next step. Any thread may call it.
   void stop() noexcept;
 
   std::int64_t epoch() const;  // the present epoch, or the next one

@@ -18,10 +18,10 @@ namespace lockstep::data {
 // indexed.
 enum class OnCorrupt {
   kRaise,  // SampleError with the path
-  // A loader takes the next good sample of the loader's dataset in its place (of a Subset the next of the subset; with
-  // a sampler the next that the epoch has), the same on all ranks and in every run: batches keep their size and ranks
-  // stay in step. Without a loader get and get_batch throw SamplesToReplace, because a picture of a view's dataset need
-  // not be in the view.
+  // A loader takes the next good sample of its dataset instead: for a loader of a Subset, the next sample of the
+  // subset; with a sampler, the next sample that is in the epoch. The choice is the same on all ranks and in every run.
+  // Batches keep their size, and ranks stay in step. Without a loader, get and get_batch throw SamplesToReplace,
+  // because only the loader knows which view of this dataset it reads.
   kReplace,
   // The bad sample is left out of its batch, which becomes smaller. If all samples of a batch are bad, get_batch throws
   // SkippedSample. A loader then takes the next good sample after the batch's first sample, so that ranks still make

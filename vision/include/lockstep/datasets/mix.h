@@ -20,9 +20,9 @@ struct MixOptions {
 };
 
 // x * share + neighbour * (1 - share), for data (float [n, ...]) and one-hot targets (from int64 [n]). Targets [n,
-// num_classes] of any type are one-hot already, or probabilities. The mixed targets keep a floating-point type; others
-// become float, as in torchvision, whatever the type of the data is. Throws DataError (kInvalidArgument) for other
-// types, alpha of 0 or below, num_classes below 1, and labels outside of the classes.
+// num_classes] of any type are taken as one-hot or as probabilities. Mixed targets keep a floating-point type; other
+// types become float, as in torchvision, whatever the type of the data is. Throws DataError (kInvalidArgument) for
+// other types, alpha of 0 or below, num_classes below 1, and labels outside of the classes.
 Example mixup(const Example& batch, const MixOptions& options, CounterRandom& random);
 
 // Replaces a rectangle of each picture (data [n, c, h, w]) by the same rectangle of its neighbour, and mixes the

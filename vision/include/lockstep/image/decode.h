@@ -1,7 +1,7 @@
 // Decodes JPEG, PNG, BMP, WebP, PPM (with PGM and PBM) and TIFF to the same pixels as PIL's
-// Image.open(path).convert("RGB"): greyscale, palette, CMYK and 16-bit pictures become 8-bit RGB, alpha is dropped, and
-// of an animation the first frame is taken, of a TIFF file the first page. The format follows from the content of a
-// file, not from its name.
+// Image.open(path).convert("RGB"): greyscale, palette, CMYK and 16-bit pictures become 8-bit RGB; alpha is dropped; an
+// animation gives its first frame, a TIFF file its first page. The format follows from the content of a file, not from
+// its name.
 //
 // Torch-free. Errors are values that name the byte or the file. Several threads may call all functions at once; they
 // block for the file and the decoding.
@@ -48,7 +48,7 @@ Result<Image> decode_image(std::span<const std::uint8_t> bytes, const DecodeOpti
 // the path. An empty file is kCorrupt.
 Result<Image> decode_image(const std::filesystem::path& path, const DecodeOptions& options = {});
 
-// Width and height from the header: those of decode_image without apply_orientation. Sides are 1 to 2^28
+// Width and height from the header, as decode_image gives them without apply_orientation. Sides are 1 to 2^28
 // (otherwise kCorrupt). There is no limit of pixels.
 Result<ImageSize> image_size(std::span<const std::uint8_t> bytes);
 // Reads only the beginning of the file if that is enough.

@@ -33,11 +33,11 @@ class PackReader {
   std::int64_t size() const { return static_cast<std::int64_t>(entries_->size()); }
   const std::vector<std::string>& classes() const { return *classes_; }
 
-  // About picture `index` of 0..size()-1; the index is not checked.
+  // These return what the pack has for picture `index`, 0 to size() - 1. The index is not checked.
   std::span<const std::uint8_t> bytes(
       std::int64_t index) const;  // valid while the reader, or a copy of the reader, lives
   std::int64_t label(std::int64_t index) const { return entry(index).label; }
-  std::string_view name(std::int64_t index) const;  // its path in the folder that was packed
+  std::string_view name(std::int64_t index) const;  // the picture's path in the folder that was packed
 
   // Compares a picture's bytes with its checksum: kCorrupt when they have changed.
   Status verify(std::int64_t index) const;

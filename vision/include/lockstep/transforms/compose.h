@@ -24,9 +24,8 @@ enum class Precision {
   // and as high as the target is decoded at a half, a quarter or an eighth of its size, to at least twice the target.
   // docs/data.md says how much the pixels differ from kExact.
   kFast,
-  // Each step by itself, with PIL's arithmetic, as torchvision's transforms (v1) of PIL images. For the same
-  // parameters,
-  // most steps give torchvision's pixels; docs/data.md lists the others with their differences.
+  // Each step is done by itself, with PIL's arithmetic, as torchvision's transforms (v1) of PIL images do it. For the
+  // same parameters, most steps give torchvision's pixels; docs/data.md lists the others with their differences.
   kExact,
 };
 

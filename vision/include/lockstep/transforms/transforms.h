@@ -192,8 +192,8 @@ struct RandomErasing {
   bool random = false;  // torchvision's value="random": normally distributed
 };
 
-// --- Lists. The transforms of a list may be lists too. A list holds neither ToTensor,
-// ConvertImageDtype, PILToTensor, Normalize nor Grayscale{1}: type, shape and scale are the same for all samples.
+// --- Lists. The transforms of a list may be lists too. A list holds neither ToTensor, ConvertImageDtype, PILToTensor,
+// Normalize nor Grayscale{1}: type, shape and scale are the same for all samples.
 
 struct Transform;
 
