@@ -30,6 +30,7 @@ void check_optimizer(const torch::nn::Module& model, const torch::optim::Optimiz
   std::unordered_set<const void*> trained;
   for (const auto& group : optimizer.param_groups()) {
     for (const torch::Tensor& tensor : group.params()) {
+      if (!tensor.defined()) continue;  // all undefined tensors have the same address
       TORCH_CHECK_VALUE(trained.insert(tensor.unsafeGetTensorImpl()).second,
                         "Trainer: the optimizer has a parameter of shape ", tensor.sizes(),
                         " twice, so each step would change it twice. The model has it under two names (tied "

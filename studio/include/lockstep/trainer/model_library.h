@@ -21,6 +21,8 @@
 
 namespace lockstep {
 
+enum class TrainingPrecision;  // lockstep/trainer/trainer.h
+
 struct ModelRequest {
   std::int64_t num_classes = 0;  // the data's number of classes, or model.num_classes
   std::int64_t channels = 3;     // shape of the first sample: channels, height, width
@@ -36,10 +38,13 @@ struct CustomModelUse {
   std::vector<std::int64_t> input;           // shape of a picture after these transforms: {3, 224, 224}
   std::int64_t test_batch_size = 32;         // pictures in a batch of the evaluation
   std::vector<std::string> options = {};     // NAME=VALUE for ModelRequest
+  TrainingPrecision precision = {};          // TrainerOptions::precision of the training; default kFloat32
 };
 
 // TrainerOptions::model_metadata of such a training. Its model_file can then be used as one of `lockstep train`
-// (docs/using_models.md), with `--shared-object` of the same model. Needs lockstep::studio, unlike the macro below.
+// (docs/using_models.md), with `--shared-object` of the same model. Throws c10::ValueError where a file with these
+// values would be refused: no classes, classes with empty or equal names, an unknown transform, an impossible shape.
+// Needs lockstep::studio, unlike the macro below.
 std::map<std::string, std::string> custom_model_metadata(const CustomModelUse& use);
 
 }  // namespace lockstep

@@ -247,8 +247,8 @@ int run(const TrainCommandOptions& options) {
   trainer_settings.classes = command.pictures.classes;
   if (options.save) {
     trainer_settings.model_file = output / kModelName;
-    trainer_settings.model_metadata = model_metadata(options, command.pictures.classes, command.sample,
-                                                     command.test_sample, command.test_batch_size());
+    trainer_settings.model_metadata = model_metadata(options, command.pictures.classes, command.sample.sizes(),
+                                                     command.test_sample.sizes(), command.test_batch_size());
     if (options.validation_share > 0) {
       trainer_settings.model_metadata[kModelParts] = text_of_parts(command.pictures);
     }

@@ -96,7 +96,7 @@ Exported exported(TrainCommandModel& model, const TrainedModel& file) try {
       printable(file.path), file.options.model, batch, what, kTracedBatch));
 }
 
-// The largest difference between the scores of both, relative to the largest score where that is above 1.
+// The largest difference between the scores of both, relative to the largest score of the batch.
 double compare(TrainCommandModel& model, torch::jit::Module& script, const TrainedModel& file) {
   double largest = 0;
   for (const std::int64_t batch : kComparedBatches) {
@@ -119,8 +119,9 @@ double compare(TrainCommandModel& model, torch::jit::Module& script, const Train
       refuse_script(file, batch,
                     fmt::format("its scores are {} and not {}", c10::str(found.sizes()), c10::str(expected.sizes())));
     }
-    const double scale = std::max(1.0, expected.abs().max().item<double>());
-    const double difference = (found - expected).abs().max().item<double>() / scale;
+    const double scale = expected.abs().max().item<double>();
+    const double absolute = (found - expected).abs().max().item<double>();
+    const double difference = absolute == 0 ? 0 : absolute / scale;
     if (!(difference <= kAllowed)) {  // NaN is none
       refuse_script(file, batch, fmt::format("the scores differ by {:.3g}", difference));
     }

@@ -15,6 +15,7 @@
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/tensor_file.h"
 #include "lockstep/trainer/model_library.h"
+#include "lockstep/trainer/trainer.h"
 #include "trainer/saved_parts.h"
 
 namespace lockstep::trainer_detail {
@@ -25,6 +26,14 @@ namespace fs = std::filesystem;
 constexpr const char* kConfig = "lockstep.config";
 constexpr const char* kInput = "lockstep.input";
 constexpr const char* kTrainingInput = "lockstep.training_input";
+
+TrainCommandPrecision precision_of(TrainingPrecision precision) {
+  switch (precision) {
+    case TrainingPrecision::kBFloat16: return TrainCommandPrecision::kBFloat16;
+    case TrainingPrecision::kFloat16: return TrainCommandPrecision::kFloat16;
+    default: return TrainCommandPrecision::kFloat32;
+  }
+}
 
 // The keys as a YAML file. Their values are the defaults of a schema that is made now.
 std::string config_text(TrainCommandOptions options) {
@@ -40,15 +49,13 @@ std::string config_text(TrainCommandOptions options) {
 }
 
 [[noreturn]] void refuse(const std::string& why) {
-  throw std::runtime_error(
-      fmt::format("{}; expected the file {} that `lockstep train` writes into the folder of a run, or this folder", why,
-                  kModelName));
+  throw std::runtime_error(why);
 }
 
 // The sizes of a sample, [channels, height, width].
-std::vector<std::int64_t> sizes_of(const TrainedModel& model, const char* entry) {
+std::vector<std::int64_t> sizes_of(const std::map<std::string, std::string>& metadata, const char* entry) {
   constexpr std::int64_t kMostValues = std::int64_t{1} << 28;  // 1 GiB; the largest pictures have some millions
-  const std::string& text = model.metadata.at(entry);
+  const std::string& text = metadata.at(entry);
   std::istringstream words(text);
   std::vector<std::int64_t> sizes;
   std::int64_t values = 1;
@@ -61,27 +68,44 @@ std::vector<std::int64_t> sizes_of(const TrainedModel& model, const char* entry)
     sizes.push_back(size);
   }
   if (good && (sizes.size() == 3 || sizes.size() == 4)) return sizes;
-  refuse(fmt::format("{}: {} is '{}', expected three or four sizes such as '3 224 224', of at most {} values",
-                     printable(model.path), entry, printable(text.substr(0, 80)), kMostValues));
+  refuse(fmt::format("{} is '{}', expected three or four sizes such as '3 224 224', of at most {} values", entry,
+                     printable(text.substr(0, 80)), kMostValues));
 }
 
-std::vector<std::string> classes_of(const TrainedModel& model) {
-  std::vector<std::string> classes;
+void check_classes(const std::vector<std::string>& classes) {
   std::set<std::string> seen;
-  std::istringstream lines(model.metadata.at(kModelClasses));
-  for (std::string name; std::getline(lines, name);) {
+  for (std::size_t i = 0; i < classes.size(); ++i) {
+    const std::string& name = classes[i];
     const char* fault = name.empty()                ? "is empty"
                         : printable(name) != name   ? "has characters that are not printable"
                         : !seen.insert(name).second ? "has the name of another"
                                                     : nullptr;
-    if (fault != nullptr) {
-      refuse(fmt::format("{}: {}: class {}, '{}', {}", printable(model.path), kModelClasses, classes.size(),
-                         printable(name.substr(0, 80)), fault));
-    }
-    classes.push_back(name);
+    if (fault == nullptr) continue;
+    refuse(fmt::format("{}: class {}, '{}', {}", kModelClasses, i, printable(name.substr(0, 80)), fault));
   }
-  if (classes.empty()) refuse(fmt::format("{}: {} has no class", printable(model.path), kModelClasses));
-  return classes;
+  if (classes.empty()) refuse(fmt::format("{} has no class", kModelClasses));
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+// What the metadata says of the model. `model.path` is where an error of a key is.
+void read_metadata(TrainedModel& model) {
+  for (const char* name : {kConfig, kModelClasses, kInput, kTrainingInput}) {
+    if (!model.metadata.contains(name)) refuse(fmt::format("has no entry {}", name));
+  }
+  config::Schema schema;
+  declare_model_file(model.options, schema);
+  schema.set_text(model.metadata[kConfig]);
+  if (const Status read = schema.read({.file = model.path}); !read.ok()) throw std::runtime_error(read.message());
+  model.classes = lines_of(model.metadata[kModelClasses]);
+  check_classes(model.classes);
+  model.input = sizes_of(model.metadata, kInput);
+  model.training_input = sizes_of(model.metadata, kTrainingInput);
 }
 
 // load_state_dict() converts, but whole numbers in the place of others are not a training's weights.
@@ -100,7 +124,7 @@ void check_dtypes(const torch::nn::Module& model, const checkpoint::StateDict& s
 }  // namespace
 
 std::map<std::string, std::string> model_metadata(TrainCommandOptions options, const std::vector<std::string>& classes,
-                                                  const torch::Tensor& training_sample, const torch::Tensor& sample,
+                                                  at::IntArrayRef training_sample, at::IntArrayRef sample,
                                                   std::int64_t test_batch_size) {
   options.test_batch_size = test_batch_size;
   if (options.test_transforms.empty() && options.format != DataFormat::kMnist && options.format != DataFormat::kFake) {
@@ -108,8 +132,8 @@ std::map<std::string, std::string> model_metadata(TrainCommandOptions options, c
   }
   return {{kConfig, config_text(std::move(options))},
           {kModelClasses, text_of_classes(classes)},
-          {kInput, fmt::format("{}", fmt::join(sample.sizes(), " "))},
-          {kTrainingInput, fmt::format("{}", fmt::join(training_sample.sizes(), " "))}};
+          {kInput, fmt::format("{}", fmt::join(sample, " "))},
+          {kTrainingInput, fmt::format("{}", fmt::join(training_sample, " "))}};
 }
 
 std::string text_of_parts(const TrainCommandData& data) {
@@ -120,6 +144,10 @@ TrainedModel read_trained_model(const fs::path& path) {
   std::error_code ignored;
   TrainedModel model;
   model.path = fs::is_directory(path, ignored) ? path / kModelName : path;
+  const auto refuse_file = [](const std::string& why) {
+    refuse(fmt::format("{}; expected the file {} that `lockstep train` writes into the folder of a run, or this folder",
+                       why, kModelName));
+  };
   try {
     // In one go: a training may replace the file meanwhile.
     checkpoint::TensorFile file = checkpoint::read_tensor_file(model.path);
@@ -127,18 +155,16 @@ TrainedModel read_trained_model(const fs::path& path) {
     for (auto& [name, tensor] : file.tensors) model.state.insert(name, std::move(tensor));
   } catch (const checkpoint::CheckpointError& error) {
     if (error.code() != ErrorCode::kCorrupt) throw;
-    refuse(error.what());
+    refuse_file(error.what());
   }
-  for (const char* name : {kConfig, kModelClasses, kInput, kTrainingInput, "lockstep.epochs"}) {
-    if (!model.metadata.contains(name)) refuse(fmt::format("{} has no entry {}", printable(model.path), name));
+  try {
+    read_metadata(model);
+  } catch (const std::exception& error) {
+    refuse_file(fmt::format("{}: {}", printable(model.path), error.what()));
   }
-  config::Schema schema;
-  declare_model_file(model.options, schema);
-  schema.set_text(model.metadata[kConfig]);
-  if (const Status read = schema.read({.file = model.path}); !read.ok()) throw std::runtime_error(read.message());
-  model.classes = classes_of(model);
-  model.input = sizes_of(model, kInput);
-  model.training_input = sizes_of(model, kTrainingInput);
+  if (!model.metadata.contains("lockstep.epochs")) {
+    refuse_file(fmt::format("{} has no entry lockstep.epochs", printable(model.path)));
+  }
   return model;
 }
 
@@ -160,13 +186,23 @@ TrainCommandModel make_trained_model(const TrainedModel& file, const TrainComman
 
 namespace lockstep {
 
-std::map<std::string, std::string> custom_model_metadata(const CustomModelUse& use) {
-  const torch::Tensor sample = torch::empty(use.input, torch::kMeta);
+std::map<std::string, std::string> custom_model_metadata(const CustomModelUse& use) try {
+  trainer_detail::check_classes(use.classes);  // before they become lines of a text
+  TORCH_CHECK_VALUE(use.test_batch_size >= 1, "test_batch_size must be at least 1, got ", use.test_batch_size);
   trainer_detail::TrainCommandOptions options;
   options.model = "custom";
   options.model_options = use.options;
   options.test_transforms = use.test_transforms;
-  return trainer_detail::model_metadata(std::move(options), use.classes, sample, sample, use.test_batch_size);
+  options.precision = trainer_detail::precision_of(use.precision);
+  options.shared_object = "given by --shared-object";  // a custom model must have one; the file does not name it
+  const Status wrong = trainer_detail::check_use_of_model(options);
+  TORCH_CHECK_VALUE(wrong.ok(), wrong.message());
+  trainer_detail::TrainedModel model;
+  model.metadata = trainer_detail::model_metadata(options, use.classes, use.input, use.input, use.test_batch_size);
+  trainer_detail::read_metadata(model);
+  return model.metadata;
+} catch (const std::exception& error) {
+  C10_THROW_ERROR(ValueError, "custom_model_metadata: " + plain_text(error));
 }
 
 }  // namespace lockstep

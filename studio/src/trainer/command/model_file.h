@@ -27,9 +27,10 @@ inline constexpr const char* kModelParts = "lockstep.parts";
 // The numbers of samples of both parts of data.validation_share.
 std::string text_of_parts(const TrainCommandData& data);
 
-// All entries but those of the Trainer. `test_batch_size`: of this training's evaluations.
+// All entries but those of the Trainer. `training_sample`, `sample`: shapes, of the training and of the evaluation.
+// `test_batch_size`: of this training's evaluations.
 std::map<std::string, std::string> model_metadata(TrainCommandOptions options, const std::vector<std::string>& classes,
-                                                  const torch::Tensor& training_sample, const torch::Tensor& sample,
+                                                  at::IntArrayRef training_sample, at::IntArrayRef sample,
                                                   std::int64_t test_batch_size);
 
 struct TrainedModel {
