@@ -56,6 +56,7 @@ def steps_of(torch, jobs):
         Step("asan-ubsan", ["./dev", "test", "--preset", "asan-ubsan", *current]),
         Step("tsan", ["./dev", "test", "--preset", "tsan", *current]),
         Step("fuzz", ["./dev", "fuzz", "--minutes", "10", *current]),
+        Step("training-soak", ["./dev", "soak", "--kills", "300", *current]),
     ]
 
 
