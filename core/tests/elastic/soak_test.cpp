@@ -174,10 +174,13 @@ std::string judge(const SoakPlan& plan, const ScratchFolder& folder, Tally& tall
       wrong += fmt::format("\n  rank {}: {}", rank, line.text);
     }
     const auto told = [&](std::string_view word) {
-      return std::any_of(lines.begin(), lines.end(), [&](const Line& line) { return line.is(word); });
+      return std::find_if(lines.begin(), lines.end(), [&](const Line& line) { return line.is(word); });
     };
-    if (!told("right")) {
-      ++(told("wrong") ? tally.wrong_weights : tally.hangs);
+    if (const auto differs = told("wrong"); differs != lines.end()) {
+      ++tally.wrong_weights;
+      wrong += fmt::format("\n  rank {}: {}", rank, differs->text);
+    } else if (told("right") == lines.end()) {
+      ++tally.hangs;
       wrong +=
           fmt::format("\n  rank {}: {}", rank, lines.empty() ? "has told nothing" : "last told: " + lines.back().text);
     } else if (lines.back().text != "end") {
