@@ -6,7 +6,7 @@ readonly TENSORBOARD=2.21.0
 readonly CLANG_TIDY=23.1.4
 readonly CORE_PACKAGES=(build-essential ca-certificates ccache cmake git ninja-build pkg-config python3 python3-dev python3-venv iproute2
   libcli11-dev libfmt-dev libgtest-dev libhwloc-dev libopenmpi-dev libspdlog-dev libssl-dev libucx-dev nlohmann-json3-dev openmpi-bin
-  zlib1g-dev)
+  spin zlib1g-dev)
 readonly VISION_PACKAGES=("${CORE_PACKAGES[@]}" libjpeg-dev libpng-dev libtiff-dev libwebp-dev)
 readonly BUILD_PACKAGES=("${VISION_PACKAGES[@]}" dataset-fashion-mnist libyaml-cpp-dev)
 # The libraries of Slurm's programs, for the tests under Slurm; the browser that looks at report.html.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks the pages against the sources. `./dev check` and the tests run it. Needs only Python.
 
-    tools/docs/check.py [CHECK...]     links, commands, environment, code_blocks or bench_tables; default: all
+    tools/docs/check.py [CHECK...]     links, commands, environment, code_blocks, bench_tables or atomics; default: all
 
 Prints a line PATH:LINE: TEXT for each error. The exit code is 1 if there is any.
 """
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-CHECKS = ("links", "commands", "environment", "code_blocks", "bench_tables")
+CHECKS = ("links", "commands", "environment", "code_blocks", "bench_tables", "atomics")
 
 
 def main(names):

@@ -96,7 +96,7 @@ class GroupRecord {
   // Texts that say where the program called, with the numbers 1, 2, ...: how many there are here, and the next one.
   // Threads may add the same one at the same time.
   std::uint32_t texts() const {
-    return ring_ == nullptr ? UINT32_MAX : ring_->texts_known.load(std::memory_order_relaxed);
+    return ring_ == nullptr ? UINT32_MAX : ring_->texts_known.load(std::memory_order_acquire);
   }
   void add_text(std::uint32_t number, std::string_view text) const;
   // This rank has left the group.

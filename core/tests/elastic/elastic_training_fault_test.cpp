@@ -1,6 +1,5 @@
 // Ranks that die at chosen places of a step: the others go on, with the weights of a training without a death.
 #include <algorithm>
-#include <random>
 #include <stdexcept>
 
 #include "elastic/program.h"
@@ -41,21 +40,6 @@ TEST(ElasticTrainingFault, OneAfterAnotherUntilOneIsLeft) {
 TEST(ElasticTrainingFault, WithBatchNormAndAdam) {
   train_and_die(3, {.micro_batches = 3, .with_batch_norm = true, .deaths = {{0, 4, Place::kBackward}}});
   train_and_die(3, {.micro_batches = 3, .adam = true, .deaths = {{2, 4, Place::kAfterBackward}}});
-}
-
-// A plan for each seed: all ranks but one die, at any place of any step. LOCKSTEP_TEST_SOAK says how many plans.
-TEST(ElasticTrainingFault, AtRandomPlaces) {
-  for (unsigned plan = 0; plan < random_plans(); ++plan) {
-    for (int world = 2; world <= 5; ++world) {
-      SCOPED_TRACE(testing::Message() << "plan " << plan << " of world " << world);
-      std::mt19937 random(plan * 10 + static_cast<unsigned>(world));
-      std::vector<Death> deaths;
-      for (int number = 0; number < world; ++number) deaths.push_back(random_death(number, random));
-      deaths.erase(deaths.begin() + static_cast<int>(random() % static_cast<unsigned>(world)));
-      train_and_die(world, {.micro_batches = world + static_cast<int>(plan % 3), .deaths = deaths});
-      if (HasFailure()) return;
-    }
-  }
 }
 
 // Rank 1 learns of the death before its update, and rank 2 after it has done the step: rank 1 gets the step from it.

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <time.h>
 #include <torch/torch.h>
 #include <unistd.h>
 
@@ -14,6 +15,7 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -33,7 +35,7 @@ namespace lockstep::test {
 
 inline const InitOptions kElasticWorld{.timeout = std::chrono::seconds(60), .enable_reconfigure = true};
 
-// Where in a step a rank dies.
+// Where in a step a rank dies, or is frozen.
 enum class Place {
   kForward,
   kBackward,       // when some gradients are on their way, and others are not computed
@@ -50,7 +52,21 @@ struct Death {
   std::int64_t step = 0;
   Place place = Place::kForward;
   std::chrono::microseconds delay{0};
+  std::chrono::milliseconds frozen{0};  // the rank does not die, but stands still so long
 };
+
+// The kernel's timer resumes the process: none of its own threads could.
+inline void stand_still(std::chrono::milliseconds time) {
+  sigevent event{};
+  event.sigev_notify = SIGEV_SIGNAL;
+  event.sigev_signo = SIGCONT;
+  timer_t timer{};
+  if (timer_create(CLOCK_MONOTONIC, &event, &timer) != 0) throw std::runtime_error("no timer");
+  const itimerspec when{{}, {time.count() / 1000, time.count() % 1000 * 1'000'000}};
+  if (timer_settime(timer, 0, &when, nullptr) != 0) throw std::runtime_error("no timer");
+  raise(SIGSTOP);
+  timer_delete(timer);
+}
 
 // How many plans a test of random deaths runs for each world.
 inline unsigned random_plans() {
@@ -102,6 +118,8 @@ struct Program {
   // Before a step's update, and in after_step.
   std::function<void(std::int64_t)> before_update = [](std::int64_t) {};
   std::function<void(std::int64_t)> in_update = [](std::int64_t) {};
+  // Told of "died", "frozen", "error" with its text, "rebuilt" and "step".
+  std::function<void(const std::string&)> tell = [](const std::string&) {};
 
   void make() {
     net = std::make_shared<TestNet>(with_batch_norm);
@@ -162,7 +180,9 @@ inline int train(Program& program, int number, bool is_newcomer = false) {
   program.make();
   const auto die_in = [&](std::int64_t step, Place place) {
     for (const Death& one : program.deaths) {
-      if (one.number == number && one.step == step && one.place == place) raise(SIGKILL);
+      if (one.number != number || one.step != step || one.place != place) continue;
+      program.tell(one.frozen.count() > 0 ? "frozen" : "died");
+      one.frozen.count() > 0 ? stand_still(one.frozen) : static_cast<void>(raise(SIGKILL));
     }
   };
   bool dies = false;
@@ -170,8 +190,9 @@ inline int train(Program& program, int number, bool is_newcomer = false) {
     for (const Death& one : program.deaths) {
       if (one.number != number || one.place != Place::kAnyTime) continue;
       if (step >= one.step && !std::exchange(dies, true)) {
-        std::thread([delay = one.delay] {
+        std::thread([delay = one.delay, tell = program.tell] {
           std::this_thread::sleep_for(delay);
+          tell("died");
           raise(SIGKILL);
         }).detach();
       }
@@ -184,6 +205,7 @@ inline int train(Program& program, int number, bool is_newcomer = false) {
                                       [&] {
                                         if (training->recoveries() > 0 || is_newcomer) die_in(0, Place::kRebuild);
                                         ddp.emplace(program.net, DistributedDataParallelOptions{.bucket_cap_mb = 1e-4});
+                                        program.tell("rebuilt");
                                       },
                                   .min_ranks = program.min_ranks,
                                   .micro_batches = program.micro_batches,
@@ -197,14 +219,24 @@ inline int train(Program& program, int number, bool is_newcomer = false) {
   training->add_state([&](checkpoint::Checkpoint& state) { state.set("own", program.own_count); },
                       [&](const checkpoint::Checkpoint& state) { program.own_count = state.get_int("own"); });
   if (is_newcomer && !training->join()) return -1;
+  const auto telling = [&](const auto& part) {
+    try {
+      part();
+    } catch (const std::exception& error) {
+      program.tell(std::string("error ") + error.what());
+      throw;
+    }
+  };
   training->run(program.steps, {.gradients =
                                     [&](ElasticStep& step) {
                                       die_in(step.number(), Place::kForward);
                                       begin_to_die(step.number());
                                       program.net->on_backward = [&] { die_in(step.number(), Place::kBackward); };
-                                      step.backward(*ddp, [&](const MicroBatch& micro_batch) {
-                                        data::Example& batch = program.loader->next(micro_batch);
-                                        return loss_of((*ddp)->forward(batch.data), batch.target);
+                                      telling([&] {
+                                        step.backward(*ddp, [&](const MicroBatch& micro_batch) {
+                                          data::Example& batch = program.loader->next(micro_batch);
+                                          return loss_of((*ddp)->forward(batch.data), batch.target);
+                                        });
                                       });
                                       die_in(step.number(), Place::kAfterBackward);
                                       program.before_update(step.number());
@@ -218,7 +250,8 @@ inline int train(Program& program, int number, bool is_newcomer = false) {
                                     [&](std::int64_t done) {
                                       die_in(done - 1, Place::kAfterStep);
                                       const torch::Tensor sum = torch::ones({1});
-                                      all_reduce(sum);
+                                      telling([&] { all_reduce(sum); });
+                                      program.tell("step");
                                       EXPECT_EQ(sum.item<float>(), static_cast<float>(get_world_size()));
                                       EXPECT_EQ(program.own_count, done);
                                     }});

@@ -86,7 +86,6 @@ struct alignas(kLine) RankState {
   std::atomic<std::uint64_t> completed;  // this rank is finished with every collective up to this number
   std::atomic<std::uint64_t> current;    // the last collective that it called, see call_word()
   std::atomic<std::uint32_t> left;       // whether it has left the group
-  std::atomic<std::uint32_t> pid;
   // Whoever wakes this rank reads `waiting`, which this rank writes, and rings `bell`.
   alignas(kLine) std::atomic<std::uint32_t> bell;
   std::atomic<std::uint32_t> waiting;

@@ -15,7 +15,7 @@ void GroupMemory::share_texts() const {
 }
 
 std::string GroupMemory::call_place(int rank, std::uint64_t sequence) const {
-  const CallPlace place = CallPlace::of_word(place_word(rank, sequence).load(std::memory_order_relaxed));
+  const CallPlace place = CallPlace::of_word(place_word(rank, sequence).load(std::memory_order_acquire));
   const auto text = [&](TextNumber number) -> const char* {
     return number == 0 || number > kMostTexts ? "" : at<PlaceText>(layout_.text(rank, number)).data();
   };

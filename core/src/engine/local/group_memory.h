@@ -69,7 +69,7 @@ class GroupMemory {
   // Says from where this rank calls a collective. Under the group's lock, before `current` and the post are stored.
   void set_call_place(std::uint64_t sequence, CallPlace place) const {
     if (std::max(place.site, place.label) > texts_shared_) share_texts();
-    place_word(rank_, sequence).store(place.word(), std::memory_order_relaxed);
+    place_word(rank_, sequence).store(place.word(), std::memory_order_release);
   }
   // " at src/train.cpp:41": from where `rank` has called a collective that it has posted; empty: not known.
   std::string call_place(int rank, std::uint64_t sequence) const;

@@ -38,9 +38,7 @@ LocalGroup::LocalGroup(const CommunicatorOptions& options, HandOver parts)
       small_calls_{CopyWays(memory_, &RankState::small_ways)},
       ring_(memory_, waiting_),
       reduce_stream_(memory_, waiting_, ring_),
-      move_stream_(memory_, waiting_, ring_) {
-  memory_.state(rank_).pid.store(static_cast<std::uint32_t>(getpid()), std::memory_order_release);
-}
+      move_stream_(memory_, waiting_, ring_) {}
 
 Result<std::shared_ptr<LocalGroup>> LocalGroup::create(Store& store, const CommunicatorOptions& options,
                                                        Deadline deadline) {

@@ -63,6 +63,8 @@ void Waiting::pause(std::chrono::steady_clock::time_point& idle_since, const std
   const int rank = awaited();
   mine.waiting.store(kWaitingForAny + static_cast<std::uint32_t>(rank + 1), std::memory_order_seq_cst);
   memory_.header().sleepers.fetch_add(1, std::memory_order_seq_cst);
+  // A rank that does not see this sleeper in notify() has stored before: `done` sees that.
+  fence(std::memory_order_seq_cst);
   if (!done() && awaited() == rank && !aborted()) {
     futex_wait(mine.bell, bell, others.busy ? std::chrono::nanoseconds(kNap) : std::chrono::nanoseconds(kCheckEvery));
   }
@@ -94,6 +96,8 @@ void Waiting::abort(ErrorCode code, const std::string& message) const {
     std::uint32_t none = 0;
     memory_.header().aborted_by.compare_exchange_strong(none, static_cast<std::uint32_t>(memory_.rank() + 1),
                                                         std::memory_order_seq_cst);
+    // The caller may now use its buffers for something else. A rank that reads the new contents must see the abort.
+    fence(std::memory_order_seq_cst);
   }
   LOCKSTEP_FAULT_POINT("abort: stored");
   for (int rank = 0; rank < memory_.size(); ++rank) {

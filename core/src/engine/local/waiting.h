@@ -31,6 +31,13 @@ inline void cpu_relax() {
 #endif
 }
 
+// Not in builds with ThreadSanitizer, which does not support fences.
+inline void fence([[maybe_unused]] std::memory_order order) {
+#if !defined(__SANITIZE_THREAD__)
+  std::atomic_thread_fence(order);
+#endif
+}
+
 class Waiting {
  public:
   // `group` is the group that waits.
@@ -66,9 +73,7 @@ class Waiting {
   // Call this after the data of other ranks has been read: ok if the group was not broken by then. If it was, a rank
   // that knew of the failure may have used its memory for something else, and this rank may have read that.
   Status broken_by_now() const {
-#if !defined(__SANITIZE_THREAD__)  // the sanitizer does not support fences
-    std::atomic_thread_fence(std::memory_order_acquire);
-#endif
+    fence(std::memory_order_acquire);
     return health();
   }
 
@@ -78,12 +83,8 @@ class Waiting {
   std::string known_cause(int rank) const;
 
   // Whether the process has ended or runs another program by now.
-  bool process_gone(int rank) const {
-    return memory_.peer(rank).is_gone();
-  }
-  bool left(int rank) const {
-    return memory_.state(rank).left.load(std::memory_order_acquire) != 0;
-  }
+  bool process_gone(int rank) const { return memory_.peer(rank).is_gone(); }
+  bool left(int rank) const { return memory_.state(rank).left.load(std::memory_order_acquire) != 0; }
 
  private:
   static constexpr int kPatience = 8;
