@@ -5,11 +5,15 @@
 #include <sys/syscall.h>
 
 #include <array>
+#include <atomic>
 #include <memory>
 #include <thread>
+#include <vector>
 
+#include "base/no_forks.h"
 #include "lockstep/base/fd.h"
 #include "support/forked.h"
+#include "support/process.h"
 
 namespace lockstep {
 namespace {
@@ -121,6 +125,22 @@ TEST(Fork, DescriptorsAreKeptFromForksWhereNoneIsFree) {
     return told ? 0 : 1;
   });
   EXPECT_EQ(ended, 0);
+}
+
+// As a look-up of a name that takes long.
+TEST(Fork, AThreadThatKeepsForksOffForLongHoldsUpNoOtherThread) {
+  std::atomic<int> passed{0};
+  std::vector<std::jthread> others;
+  {
+    const NoForks for_long;
+    for (int i = 0; i < 40; ++i) {
+      others.emplace_back([&] {
+        const NoForks briefly;
+        ++passed;
+      });
+    }
+    EXPECT_TRUE(test::wait_for([&] { return passed == 40; }));
+  }
 }
 
 TEST(Fork, LocksThatAreHeldDuringForksAreFreeInThem) {
