@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <netdb.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 
 #include <array>
@@ -10,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/host.h"
 #include "base/no_forks.h"
 #include "lockstep/base/fd.h"
 #include "support/forked.h"
@@ -141,6 +144,21 @@ TEST(Fork, AThreadThatKeepsForksOffForLongHoldsUpNoOtherThread) {
     }
     EXPECT_TRUE(test::wait_for([&] { return passed == 40; }));
   }
+}
+
+// The look-up of a name takes locks of the C library.
+TEST(Fork, ForksBesideLookUpsLookNamesUp) {
+  const auto look_up = [] { return find_addresses("localhost", "80", SOCK_STREAM, AI_ADDRCONFIG) != nullptr; };
+  std::atomic<bool> stop{false};
+  std::vector<std::jthread> others;
+  for (int i = 0; i < 4; ++i) {
+    others.emplace_back([&] {
+      while (!stop) EXPECT_TRUE(look_up());
+    });
+  }
+  for (int i = 0; i < 20 && !testing::Test::HasFailure(); ++i)
+    EXPECT_EQ(test::in_fork([&] { return look_up() ? 0 : 1; }), 0);
+  stop = true;
 }
 
 TEST(Fork, LocksThatAreHeldDuringForksAreFreeInThem) {

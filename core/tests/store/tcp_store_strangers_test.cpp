@@ -115,6 +115,19 @@ TEST(TcpStoreFault, RandomBytesDisturbNobody) {
   EXPECT_EQ(server->num_clients(), 1U);
 }
 
+// OpenSSL takes memory for the length that a hello announces.
+TEST(TcpStoreFault, AHelloIsAsLongAsItsRecord) {
+  std::string hello = hello_of_client("secret of the job", "10.0.0.7 29500");
+  EXPECT_EQ(handshake::missing_of_hello(hello), 0U);
+  EXPECT_EQ(handshake::missing_of_hello(hello.substr(0, 50)), hello.size() - 50);
+  for (const std::size_t at : {6, 7, 8}) {  // its length
+    std::string other = hello;
+    other[at] = static_cast<char>(other[at] ^ 1);
+    EXPECT_EQ(handshake::missing_of_hello(other), std::nullopt) << at;
+    EXPECT_EQ(handshake::missing_of_hello(other.substr(0, 50)), std::nullopt) << at;
+  }
+}
+
 TEST(TcpStoreFault, BadFramesCloseOnlyTheirConnection) {
   const auto server = serve_with_key("secret of the job");
   auto store = connect(server->endpoint(), "secret of the job").value();
@@ -204,7 +217,9 @@ TEST(TcpStoreFault, StrangersTakeAQuarterOfTheDescriptorsAtMost) {
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
   const rlimit few{80, limit.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
-  const auto server = serve();
+  TcpStoreServerOptions options;
+  options.handshake_timeout = std::chrono::minutes(1);  // strangers are not closed because of it
+  const auto server = serve(std::move(options));
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);  // the strangers are of this process too
   std::vector<Fd> flood;
   for (int i = 0; i < 60; ++i) flood.push_back(stranger(*server));
