@@ -38,6 +38,7 @@ BENCHES = [
     "data_parallel",
     "memory",
     "launch",
+    "strangers",
     "recovery",
     "loader",
     "transforms",

@@ -30,8 +30,20 @@ std::array<std::mutex, 16> no_forks_mutexes;
 std::atomic<unsigned> next_no_forks{0};
 
 struct NoForksOfThread {
-  std::mutex& mutex = no_forks_mutexes[next_no_forks.fetch_add(1, std::memory_order_relaxed) % no_forks_mutexes.size()];
+  const unsigned first = next_no_forks.fetch_add(1, std::memory_order_relaxed);
+  std::mutex* held = nullptr;
   int depth = 0;
+
+  // A free one if there is one, because some calls take long.
+  void lock() {
+    const auto mutex = [this](unsigned i) { return &no_forks_mutexes[(first + i) % no_forks_mutexes.size()]; };
+    for (unsigned i = 0; i < no_forks_mutexes.size(); ++i) {
+      held = mutex(i);
+      if (held->try_lock()) return;
+    }
+    held = mutex(0);
+    held->lock();
+  }
 };
 
 NoForksOfThread& no_forks_of_thread() {
@@ -159,12 +171,12 @@ ForkHandler::~ForkHandler() {
 NoForks::NoForks() {
   (void)process_generation();
   NoForksOfThread& of_thread = no_forks_of_thread();
-  if (of_thread.depth++ == 0) of_thread.mutex.lock();
+  if (of_thread.depth++ == 0) of_thread.lock();
 }
 
 NoForks::~NoForks() {
   NoForksOfThread& of_thread = no_forks_of_thread();
-  if (--of_thread.depth == 0) of_thread.mutex.unlock();
+  if (--of_thread.depth == 0) of_thread.held->unlock();
 }
 
 void hold_during_forks(std::mutex& mutex) {

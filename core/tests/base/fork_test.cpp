@@ -2,14 +2,21 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <netdb.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 
 #include <array>
+#include <atomic>
 #include <memory>
 #include <thread>
+#include <vector>
 
+#include "base/host.h"
+#include "base/no_forks.h"
 #include "lockstep/base/fd.h"
 #include "support/forked.h"
+#include "support/process.h"
 
 namespace lockstep {
 namespace {
@@ -121,6 +128,37 @@ TEST(Fork, DescriptorsAreKeptFromForksWhereNoneIsFree) {
     return told ? 0 : 1;
   });
   EXPECT_EQ(ended, 0);
+}
+
+// As a look-up of a name that takes long.
+TEST(Fork, AThreadThatKeepsForksOffForLongHoldsUpNoOtherThread) {
+  std::atomic<int> passed{0};
+  std::vector<std::jthread> others;
+  {
+    const NoForks for_long;
+    for (int i = 0; i < 40; ++i) {
+      others.emplace_back([&] {
+        const NoForks briefly;
+        ++passed;
+      });
+    }
+    EXPECT_TRUE(test::wait_for([&] { return passed == 40; }));
+  }
+}
+
+// The look-up of a name takes locks of the C library.
+TEST(Fork, ForksBesideLookUpsLookNamesUp) {
+  const auto look_up = [] { return find_addresses("localhost", "80", SOCK_STREAM, AI_ADDRCONFIG) != nullptr; };
+  std::atomic<bool> stop{false};
+  std::vector<std::jthread> others;
+  for (int i = 0; i < 4; ++i) {
+    others.emplace_back([&] {
+      while (!stop) EXPECT_TRUE(look_up());
+    });
+  }
+  for (int i = 0; i < 20 && !testing::Test::HasFailure(); ++i)
+    EXPECT_EQ(test::in_fork([&] { return look_up() ? 0 : 1; }), 0);
+  stop = true;
 }
 
 TEST(Fork, LocksThatAreHeldDuringForksAreFreeInThem) {

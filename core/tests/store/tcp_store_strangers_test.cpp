@@ -1,5 +1,6 @@
 // Hostile peers of the TCP store: strangers, floods, bytes outside the protocol.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -60,7 +61,7 @@ SecureSocket proven_stranger(const TcpStoreServer& server, const std::string& ke
   const std::string known = key.empty() ? fetch_key(greeting.value().key_socket, soon()).value() : key;
   SecureSocket socket = SecureSocket::client(std::move(fd), known, place_of(server.endpoint())).value();
   EXPECT_TRUE(socket.shake_hands(soon()).ok());
-  std::string welcome(handshake::kWelcome.size(), '\0');
+  std::string welcome(handshake::kWelcomeBytes, '\0');
   EXPECT_TRUE(socket.receive_all(welcome, soon()).ok());
   return socket;
 }
@@ -112,6 +113,19 @@ TEST(TcpStoreFault, RandomBytesDisturbNobody) {
     EXPECT_EQ(store->add("rounds", 1).value(), round + 1);
   }
   EXPECT_EQ(server->num_clients(), 1U);
+}
+
+// OpenSSL takes memory for the length that a hello announces.
+TEST(TcpStoreFault, AHelloIsAsLongAsItsRecord) {
+  std::string hello = hello_of_client("secret of the job", "10.0.0.7 29500");
+  EXPECT_EQ(handshake::missing_of_hello(hello), 0U);
+  EXPECT_EQ(handshake::missing_of_hello(hello.substr(0, 50)), hello.size() - 50);
+  for (const std::size_t at : {6, 7, 8}) {  // its length
+    std::string other = hello;
+    other[at] = static_cast<char>(other[at] ^ 1);
+    EXPECT_EQ(handshake::missing_of_hello(other), std::nullopt) << at;
+    EXPECT_EQ(handshake::missing_of_hello(other.substr(0, 50)), std::nullopt) << at;
+  }
 }
 
 TEST(TcpStoreFault, BadFramesCloseOnlyTheirConnection) {
@@ -197,6 +211,22 @@ TEST(TcpStoreFault, AFloodOfStrangersDoesNotLockRanksOut) {
   for (int i = 0; i < 90; ++i) EXPECT_TRUE(is_closed_by_server(flood[static_cast<std::size_t>(i)])) << i;
 }
 
+// As a job's process needs them for files of its own.
+TEST(TcpStoreFault, StrangersTakeAQuarterOfTheDescriptorsAtMost) {
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit few{80, limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  TcpStoreServerOptions options;
+  options.handshake_timeout = std::chrono::minutes(1);  // strangers are not closed because of it
+  const auto server = serve(std::move(options));
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);  // the strangers are of this process too
+  std::vector<Fd> flood;
+  for (int i = 0; i < 60; ++i) flood.push_back(stranger(*server));
+  for (int i = 0; i < 40; ++i) EXPECT_TRUE(is_closed_by_server(flood[static_cast<std::size_t>(i)])) << i;
+  EXPECT_TRUE(connect(server->endpoint()).ok());
+}
+
 // The memory of this process that is its own, in KiB.
 long own_memory() {
   std::ifstream file("/proc/self/smaps_rollup");
@@ -207,22 +237,26 @@ long own_memory() {
   return 0;
 }
 
-// Silent ones, half a hello, garbage, hellos of another key, and the recorded hello of a member, which alone makes the
-// store begin to encrypt. Takes 5 s.
+// Silent ones, half a hello, garbage, a hello that announces 128 KiB, hellos of another key, and the recorded hello of
+// a member, which alone makes the store begin to encrypt. Takes 5 s.
 TEST(TcpStoreFault, TenThousandStrangersCostLittle) {
   const auto server = serve_with_key("secret of the job");
   const std::string place = place_of(server->endpoint());
   const auto member = connect(server->endpoint(), "secret of the job").value();
   const std::string recorded = hello_of_client("secret of the job", place);
-  const std::array<std::string, 5> hellos{"", recorded.substr(0, recorded.size() - 1), "GET / HTTP/1.1\r\n\r\n",
-                                          hello_of_client("secret of nobody", place), recorded};
+  const std::array<std::string, 6> hellos{"",
+                                          recorded.substr(0, recorded.size() - 1),
+                                          "GET / HTTP/1.1\r\n\r\n",
+                                          std::string("\x16\x03\x01\x00\x04\x01\x01\xff\xff", 9),
+                                          hello_of_client("secret of nobody", place),
+                                          recorded};
   std::vector<Fd> open(400);  // more than the server keeps
   long before = 0;
   auto slowest = Deadline::Clock::duration::zero();
   for (std::size_t i = 0; i < 10'000; ++i) {
     if (i == 1'000) before = own_memory();
     Fd& fd = open[i % open.size()] = stranger(*server);
-    ::send(fd.get(), hellos[i % 5].data(), hellos[i % 5].size(), MSG_NOSIGNAL);
+    ::send(fd.get(), hellos[i % hellos.size()].data(), hellos[i % hellos.size()].size(), MSG_NOSIGNAL);
     if (i % 10 != 0) continue;
     const auto start = Deadline::Clock::now();
     ASSERT_TRUE(member->set("key", "1").ok());

@@ -21,6 +21,7 @@
 #include "store/tcp/wire.h"
 #include "store/tcp_servers.h"
 #include "support/held_port.h"
+#include "support/process.h"
 #include "support/thread_limit.h"
 
 namespace lockstep::comm {
@@ -158,7 +159,9 @@ TEST(TcpStore, IsNotReachedThroughAProgramThatPassesEverythingOn) {
     const auto server = key.empty() ? serve() : serve_with_key(key);
     const Fd listener = listen_at({"127.0.0.1", 0}).value();
     std::thread between(relay, std::cref(listener), server->endpoint(), nullptr);
-    EXPECT_EQ(connect(local_endpoint(listener.get()).value(), key).status().code(), ErrorCode::kPermission) << key;
+    const Status status = connect(local_endpoint(listener.get()).value(), key).status();
+    EXPECT_EQ(status.code(), ErrorCode::kPermission) << key;
+    EXPECT_NE(status.message().find("translates addresses"), std::string::npos) << status.message();
     between.join();
     EXPECT_EQ(server->num_clients(), 0U);
   }
@@ -188,6 +191,33 @@ TEST(TcpStore, IsReachedThroughATranslatedAddressThatItKnowsAndTellsNothingOnThe
   }
 }
 
+// As while strangers flood the store, and it closes most connections before it knows whose they are.
+TEST(TcpStoreFault, ACallGoesOnConnectingWhileTheStoreListens) {
+  const std::string key = "the secret of this job";
+  const Fd listener = listen_at({"127.0.0.1", 0}).value();
+  TcpStoreServerOptions options;
+  options.job_key = key;
+  options.reached_at = local_endpoint(listener.get()).value();
+  const auto server = serve(std::move(options));
+  std::thread first(relay, std::cref(listener), server->endpoint(), nullptr);
+  const auto store = connect(local_endpoint(listener.get()).value(), key).value();
+  std::thread later([&] {
+    // Five attempts, and as many questions whether somebody listens.
+    for (int i = 0; i < 10; ++i) Fd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    relay(listener, server->endpoint());
+  });
+  const auto other = connect(server->endpoint(), key).value();
+  std::vector<std::future<Result<Bytes>>> waiting;  // each needs a connection
+  for (int i = 0; i < 2; ++i)
+    waiting.push_back(std::async(std::launch::async, [&] { return store->get("key", soon()); }));
+  EXPECT_TRUE(test::wait_for([&] { return server->num_clients() == 3; }));
+  EXPECT_TRUE(other->set("key", "1").ok());
+  for (auto& one : waiting) EXPECT_EQ(one.get().value(), "1");
+  store->close();
+  first.join();
+  later.join();
+}
+
 TEST(TcpStore, APlaceIsTheSameOnBothSidesAlone) {
   EXPECT_EQ(place_of({"::ffff:10.0.0.7", 29500}), place_of({"10.0.0.7", 29500}));
   EXPECT_EQ(place_of({"fe80::1%eth0", 29500}), place_of({"fe80::1", 29500}));
@@ -213,16 +243,29 @@ TEST(TcpStore, AServerMustKnowTheKeyToo) {
   }
 }
 
+// Another program, the store of an earlier Lockstep, and a program that begins as a store of ours and knows no TLS.
 TEST(TcpStore, AForeignProgramIsNamedAtOnce) {
-  const Fd listener = listen_at({"127.0.0.1", 0}).value();
-  const auto endpoint = local_endpoint(listener.get()).value();
-  auto store = std::async(std::launch::async, [&] { return connect(endpoint); });
-  ASSERT_EQ(::fcntl(listener.get(), F_SETFL, 0), 0);
-  const Fd peer(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-  EXPECT_TRUE(send_all(peer.get(), "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n", soon()).ok());
-  const auto status = store.get().status();
-  EXPECT_EQ(status.code(), ErrorCode::kCorrupt);
-  EXPECT_NE(status.message().find(endpoint.text()), std::string::npos) << status.message();
+  struct {
+    std::string says;
+    ErrorCode code;
+    std::string mention;
+  } const cases[] = {
+      {"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n", ErrorCode::kCorrupt, "another program answers"},
+      {"LKSTORE2" + std::string(80, 'x'), ErrorCode::kUnsupported, "another release of Lockstep (it says LKSTORE2"},
+      {handshake::to_bytes({handshake::KeySource::kJob}) + std::string(80, 'x'), ErrorCode::kCorrupt,
+       "not those of TLS"}};
+  for (const auto& test : cases) {
+    const Fd listener = listen_at({"127.0.0.1", 0}).value();
+    const auto endpoint = local_endpoint(listener.get()).value();
+    auto store = std::async(std::launch::async, [&] { return connect(endpoint, "secret of the job"); });
+    ASSERT_EQ(::fcntl(listener.get(), F_SETFL, 0), 0);
+    const Fd peer(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    EXPECT_TRUE(send_all(peer.get(), test.says, soon()).ok());
+    const auto status = store.get().status();
+    EXPECT_EQ(status.code(), test.code);
+    EXPECT_NE(status.message().find(endpoint.text()), std::string::npos) << status.message();
+    EXPECT_NE(status.message().find(test.mention), std::string::npos) << status.message();
+  }
 }
 
 TEST(TcpStore, SaysWhatItTriedWhenNobodyListens) {
@@ -256,6 +299,25 @@ TEST(TcpStoreFault, ALostServerEndsEveryCallAtOnce) {
     EXPECT_EQ(status.code(), ErrorCode::kUnavailable);
     EXPECT_NE(status.message().find(address), std::string::npos) << status.message();
   }
+}
+
+// An add there would count from the beginning again.
+TEST(TcpStoreFault, AnotherStoreAtTheSameAddressIsNotTakenForTheFirst) {
+  const std::string key = "secret of the job";
+  auto server = serve_with_key(key);
+  const Endpoint endpoint = server->endpoint();
+  const auto store = connect(endpoint, key).value();
+  EXPECT_EQ(store->add("count", 1).value(), 1);
+  server.reset();
+  TcpStoreServerOptions again;
+  again.listen_at = endpoint;
+  again.job_key = key;
+  server = serve(std::move(again));
+  EXPECT_EQ(store->add("count", 1).status().code(), ErrorCode::kUnavailable);
+  const Status second = store->add("count", 1).status();
+  EXPECT_EQ(second.code(), ErrorCode::kUnavailable);
+  EXPECT_NE(second.message().find("another store"), std::string::npos) << second.message();
+  EXPECT_EQ(connect(endpoint, key).value()->num_keys().value(), 0);
 }
 
 TEST(TcpStoreFault, ClosingWakesACallUnderWay) {

@@ -35,8 +35,9 @@ struct TcpStoreServerOptions {
   // How long a new connection may take to prove the key.
   std::chrono::milliseconds handshake_timeout = std::chrono::seconds(10);
   // The largest number of open connections that have not proven the key. A further connection closes the oldest of
-  // them, so that a flood cannot lock ranks out (a rank whose connection is closed tries again). Each costs less than 2
-  // KiB until it has sent a hello that shows knowledge of the key, and the memory of an OpenSSL handshake after that.
+  // them, so that a flood cannot lock ranks out (a rank whose connection is closed tries again). At most a quarter of
+  // the descriptors that the process may have (ulimit -n) at the start. Each connection costs less than 2 KiB until it
+  // has sent a hello that shows knowledge of the key, and the memory of an OpenSSL handshake after that.
   std::size_t max_unproven = 256;
   // A second address at which clients reach the server, where addresses are translated on the way (a Kubernetes
   // service).
@@ -83,12 +84,14 @@ struct TcpStoreOptions {
 // Thread-safe. Each call uses a connection of its own; idle connections are kept for later calls.
 //
 // Errors: kUnavailable at once, with the address, when the server is gone (no request is repeated: an add might have
-// happened); kTimeout as for every store; kInvalidArgument above the limits in limits.h.
+// happened), also when another one has taken its place; kTimeout as for every store; kInvalidArgument above the limits
+// in limits.h.
 class TcpStore final : public Store {
  public:
   // Tries again until the server answers or the deadline passes, with growing pauses of up to a second. The error says
-  // how often it tried, and the last failure. A wrong key (kPermission) and a foreign program at that address
-  // (kCorrupt) are errors at once. So is every failure without TcpStoreOptions::tries_again.
+  // how often it tried, and the last failure. A wrong key (kPermission), another release of Lockstep (kUnsupported) and
+  // a foreign program at that address (kCorrupt) are errors at once. So is every failure without
+  // TcpStoreOptions::tries_again.
   static Result<std::shared_ptr<TcpStore>> connect(TcpStoreOptions options, Deadline deadline);
   ~TcpStore() override;
 

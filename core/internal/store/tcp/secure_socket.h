@@ -33,15 +33,17 @@ class SecureSocket {
   bool valid() const { return state_ != nullptr; }
   int fd() const;
 
-  // Goes on with the handshake, without waiting. True: it is done. kPermission: the sides disagree about the key or the
-  // place; the other side has been told. kUnavailable: the other side has closed.
+  // Goes on with the handshake, without waiting. True: it is done. kPermission: the sides disagree about the key;
+  // kMismatch: about the place, as the client learns; kUnsupported: about TLS. In these cases the other side has been
+  // told. kCorrupt: it does not speak TLS. kUnavailable: it has closed.
   Result<bool> shake_hands();
   // Goes on with the handshake until it is done.
   Status shake_hands(Deadline deadline);
 
   // At most as many bytes as there is room for, without waiting. 0: nothing is there now. With room for 16 KiB nothing
   // that the socket has given stays behind, so the socket's readability says when there is more. kUnavailable: the
-  // other side has closed. kCorrupt: somebody has changed the bytes on the way.
+  // other side has closed. kCorrupt: somebody has changed the bytes on the way, or the other side has begun another
+  // handshake (a change of keys), which nobody here does.
   Result<std::size_t> read_some(std::span<char> room);
   // 0: there is no room now. The next call must begin with the same bytes.
   Result<std::size_t> write_some(std::string_view bytes);

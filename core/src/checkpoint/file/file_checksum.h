@@ -17,6 +17,7 @@
 #include <string_view>
 #include <thread>
 
+#include "base/no_forks.h"
 #include "lockstep/base/mutex.h"
 
 namespace lockstep::checkpoint {
@@ -34,6 +35,7 @@ inline void keep_openssl_at_exit() {
 class Sha256 {
  public:
   Sha256() : context_(EVP_MD_CTX_new(), &EVP_MD_CTX_free) {
+    const NoForks while_openssl_locks;  // it looks the digest up; the rest needs no lock
     keep_openssl_at_exit();
     if (!context_ || EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr) != 1) fail();
   }

@@ -2,22 +2,17 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstdlib>
-#include <fstream>
 #include <iterator>
 #include <utility>
 
 #include "base/host.h"
 #include "base/poll.h"
-#include "lockstep/base/environment.h"
+#include "launch/nodes/job_key.h"
 #include "lockstep/base/log.h"
-#include "store/tcp/user_key.h"
 
 namespace lockstep::launch {
 namespace {
@@ -34,47 +29,6 @@ struct Meeting {
   std::unique_ptr<comm::TcpStoreServer> server;
   comm::Endpoint endpoint;  // with the server's numbers, where we serve
 };
-
-// Byte by byte: what follows is for rank 0. A terminal or a pipe may give nothing for long.
-Result<std::string> first_line_of_stdin(int interrupt_fd) {
-  std::string line;
-  while (true) {
-    std::array<pollfd, 2> polled{{{STDIN_FILENO, POLLIN, 0}, {interrupt_fd, POLLIN, 0}}};
-    LOCKSTEP_RETURN_IF_ERROR(poll_until(polled, Deadline::never()).status());
-    if (polled[1].revents != 0) return Status(ErrorCode::kAborted, "interrupted while reading the job's key");
-    char byte = 0;
-    if (read(STDIN_FILENO, &byte, 1) != 1 || byte == '\n') return line;
-    line += byte;
-  }
-}
-
-Result<std::string> text_of_key_file(const std::string& path, int interrupt_fd) {
-  if (path == "-") return first_line_of_stdin(interrupt_fd);
-  std::ifstream file(path);
-  struct stat info {};
-  if (!file.is_open() || stat(path.c_str(), &info) != 0)
-    return Status::from_errno(fmt::format("cannot read the job's key from '{}' (--job-key-file)", path), errno);
-  if (S_ISREG(info.st_mode) && (info.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
-    return Status(ErrorCode::kPermission,
-                  fmt::format("others may read the job's key in '{}' (--job-key-file, mode {:03o}): chmod 600 it, and "
-                              "choose another key if somebody may have read it",
-                              path, info.st_mode & 0777));
-  }
-  return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-}
-
-// The key's file, or the variable, or the user's own key.
-Result<std::string> find_job_key(const std::string& path, int interrupt_fd) {
-  const Environment environment = Environment::of_process();
-  if (path.empty()) {
-    if (auto key = environment.get("LOCKSTEP_JOB_KEY")) return *std::move(key);
-    return comm::user_key(environment);
-  }
-  LOCKSTEP_ASSIGN_OR_RETURN(std::string key, text_of_key_file(path, interrupt_fd));
-  while (!key.empty() && (key.back() == '\n' || key.back() == '\r')) key.pop_back();
-  if (!key.empty()) return key;
-  return Status(ErrorCode::kInvalidArgument, fmt::format("'{}' (--job-key-file) is empty, expected a secret", path));
-}
 
 // Node 0 behind an address that its machine does not have: that of a Kubernetes service, or of a translating router.
 Result<Meeting> serve_everywhere(const MeetingOptions& options, const std::string& key, const Status& why) {

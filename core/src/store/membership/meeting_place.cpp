@@ -11,6 +11,7 @@
 
 #include "attendance.h"
 #include "base/host.h"
+#include "base/no_forks.h"
 #include "base/random.h"
 #include "gathering.h"
 #include "lockstep/store/hash_store.h"
@@ -37,6 +38,7 @@ std::string word_for(const std::string& job_key) {
   constexpr std::string_view kText = "lockstep reconfigure handle";
   unsigned char digest[EVP_MAX_MD_SIZE];  // NOLINT(modernize-avoid-c-arrays): OpenSSL's
   unsigned int bytes = 0;
+  const NoForks during_call;
   ::HMAC(::EVP_sha256(), job_key.data(), static_cast<int>(job_key.size()),
          reinterpret_cast<const unsigned char*>(kText.data()), kText.size(), digest, &bytes);
   std::string word;

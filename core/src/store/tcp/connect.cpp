@@ -41,7 +41,7 @@ Result<std::string> find_key(const TcpStoreOptions& options, const handshake::Gr
 
 }  // namespace
 
-Result<SecureSocket> connect_once(const TcpStoreOptions& options, Deadline deadline) {
+Result<StoreConnection> connect_once(const TcpStoreOptions& options, Deadline deadline) {
   const std::string where = options.server.text();
   LOCKSTEP_ASSIGN_OR_RETURN(Fd fd, connect_to(options.server, deadline));
   fd.keep_from_forks();
@@ -63,11 +63,12 @@ Result<SecureSocket> connect_once(const TcpStoreOptions& options, Deadline deadl
                             SecureSocket::client(std::move(fd), std::move(key), place_of(reached.value())));
   const Status proven = socket.shake_hands(deadline);
   if (proven.code() == ErrorCode::kPermission) return refused;
-  LOCKSTEP_RETURN_IF_ERROR(proven.with_context("proving the key to the store"));
+  if (proven.code() == ErrorCode::kMismatch) return handshake::wrong_place(where);
+  LOCKSTEP_RETURN_IF_ERROR(proven.with_context(fmt::format("proving the key to the store at {}", where)));
   // A store that is flooded may close the connection until it has seen the end of the handshake.
-  std::string welcome(handshake::kWelcome.size(), '\0');
+  std::string welcome(handshake::kWelcomeBytes, '\0');
   LOCKSTEP_RETURN_IF_ERROR(socket.receive_all(welcome, deadline).with_context("waiting for the store's welcome"));
-  return socket;
+  return StoreConnection{std::move(socket), std::move(welcome)};
 }
 
 namespace {
@@ -96,21 +97,21 @@ Status gave_up(const TcpStoreOptions& options, int attempts, Deadline::Clock::du
 
 }  // namespace
 
-Result<SecureSocket> connect_patiently(const TcpStoreOptions& options, Deadline deadline, int interrupt_fd) {
+Result<StoreConnection> connect_patiently(const TcpStoreOptions& options, Deadline deadline, int interrupt_fd) {
   LOCKSTEP_RETURN_IF_ERROR(handshake::check_job_key(options.job_key));
   const auto start = Deadline::Clock::now();
   auto next_report = start + kSayTriesEvery;
   auto pause = kFirstPause;
   for (int attempts = 1;; ++attempts) {
-    auto socket = connect_once(
+    auto connection = connect_once(
         options, earlier(deadline, Deadline::after(interrupt_fd < 0 ? kAttemptTimeout : kShortAttemptTimeout)));
-    if (socket.ok() || !worth_another_try(socket.status()) || !options.tries_again) return socket;
+    if (connection.ok() || !worth_another_try(connection.status()) || !options.tries_again) return connection;
     const auto now = Deadline::Clock::now();
-    if (deadline.remaining() <= pause) return gave_up(options, attempts, now - start, socket.status());
+    if (deadline.remaining() <= pause) return gave_up(options, attempts, now - start, connection.status());
     if (now >= next_report) {
       log::warning(fmt::format("still trying to reach the store at {}: {} attempts in {:.0f} s, last error: {}",
                                options.server.text(), attempts, std::chrono::duration<double>(now - start).count(),
-                               socket.status().message()));
+                               connection.status().message()));
       next_report = now + kSayTriesEvery;
     }
     if (wait_or_interrupt(interrupt_fd, pause)) {

@@ -1,6 +1,8 @@
 // Connections to a TCP store whose two sides have proven the key.
 #pragma once
 
+#include <string>
+
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/status.h"
 #include "lockstep/store/tcp_store.h"
@@ -8,10 +10,15 @@
 
 namespace lockstep::comm {
 
+struct StoreConnection {
+  SecureSocket socket;
+  std::string store;  // its welcome: a store that is started again at the same address has another one
+};
+
 // One attempt.
-Result<SecureSocket> connect_once(const TcpStoreOptions& options, Deadline deadline);
+Result<StoreConnection> connect_once(const TcpStoreOptions& options, Deadline deadline);
 
 // Tries again until the server answers, as TcpStore::connect says. kAborted: `interrupt_fd` became readable.
-Result<SecureSocket> connect_patiently(const TcpStoreOptions& options, Deadline deadline, int interrupt_fd = -1);
+Result<StoreConnection> connect_patiently(const TcpStoreOptions& options, Deadline deadline, int interrupt_fd = -1);
 
 }  // namespace lockstep::comm

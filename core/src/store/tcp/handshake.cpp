@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "base/no_forks.h"
+#include "base/printable.h"
 
 namespace lockstep::comm::handshake {
 namespace {
@@ -68,7 +69,14 @@ std::string to_bytes(const Greeting& greeting) {
 }
 
 Result<Greeting> read_greeting(std::string_view bytes, std::string_view where) {
-  if (bytes.size() != kGreetingBytes || bytes.substr(0, kMark.size()) != kMark) {
+  constexpr std::string_view kMarkOfEachRelease = kMark.substr(0, kMark.size() - 1);
+  if (bytes.starts_with(kMarkOfEachRelease) && !bytes.starts_with(kMark)) {
+    return Status(ErrorCode::kUnsupported,
+                  fmt::format("the store at {} belongs to another release of Lockstep (it says {}, expected {}): run "
+                              "the same release on every rank and every launcher",
+                              where, printable(bytes.substr(0, kMark.size())), kMark));
+  }
+  if (bytes.size() != kGreetingBytes || !bytes.starts_with(kMark)) {
     return Status(ErrorCode::kCorrupt,
                   fmt::format("another program answers at {}: it does not speak Lockstep's store protocol. Choose "
                               "another port, or check the address",
@@ -82,17 +90,31 @@ Result<Greeting> read_greeting(std::string_view bytes, std::string_view where) {
 }
 
 std::optional<std::size_t> missing_of_hello(std::string_view bytes) {
-  // A record: 22 (of a handshake), the version 3.1 or 3.3, u16 length (big-endian) of what follows: u8 1 (a client's
-  // hello), ...
+  // A record: 22 (of a handshake), the version 3.1 or 3.3, u16 length (big-endian) of what follows. A client's hello:
+  // 1, u24 length of what follows. OpenSSL takes memory for the length that a hello announces: the record must have it
+  // all.
   constexpr std::size_t kHeaderBytes = 5;
+  constexpr std::size_t kHelloHeaderBytes = 4;
   const auto at = [&](std::size_t i) { return static_cast<unsigned char>(bytes[i]); };
   if (bytes.size() >= 1 && at(0) != 22) return std::nullopt;
   if (bytes.size() >= 2 && at(1) != 3) return std::nullopt;
   if (bytes.size() > kHeaderBytes && at(kHeaderBytes) != 1) return std::nullopt;
   if (bytes.size() < kHeaderBytes) return kHeaderBytes - bytes.size();
   const std::size_t whole = kHeaderBytes + (std::size_t{at(3)} << 8 | at(4));
-  if (whole > kLongestHello || whole <= kHeaderBytes || bytes.size() > whole) return std::nullopt;
+  if (whole > kLongestHello || whole <= kHeaderBytes + kHelloHeaderBytes || bytes.size() > whole) return std::nullopt;
+  if (bytes.size() >= kHeaderBytes + kHelloHeaderBytes) {
+    const std::size_t hello = std::size_t{at(6)} << 16 | std::size_t{at(7)} << 8 | at(8);
+    if (kHeaderBytes + kHelloHeaderBytes + hello != whole) return std::nullopt;
+  }
   return whole - bytes.size();
+}
+
+Status wrong_place(std::string_view where) {
+  return {ErrorCode::kPermission,
+          fmt::format("the store that answers at {} is another one, or has another address or port: the connection "
+                      "reaches it through a program or a router that translates addresses. Give every rank the "
+                      "store's own address",
+                      where)};
 }
 
 Status wrong_key(KeySource source, bool own_key, std::string_view where) {
@@ -107,8 +129,7 @@ Status wrong_key(KeySource source, bool own_key, std::string_view where) {
   if (source != KeySource::kJob && own_key) what = "has no job key, but this process has one";
   return {ErrorCode::kPermission,
           fmt::format("the store at {} {}. Give LOCKSTEP_JOB_KEY the same value on every rank, or check that the "
-                      "address is not another job's, and that the connection reaches the store without translation of "
-                      "the address or port on the way",
+                      "address is not another job's",
                       where, what)};
 }
 

@@ -4,7 +4,8 @@
 //   server -> client   greeting: mark, u8 where the key comes from, 48 bytes name of the key socket. In plain.
 //   both               TLS 1.3 with an external key (secure_socket.h): tls_key() of the job's key and the place, which
 //                      is the key's identity too. X25519 or P-256 makes the keys of each connection fresh.
-//   server -> client   kWelcome, encrypted: the server counts this client
+//   server -> client   welcome, encrypted: the server counts this client. 16 random digits, the same for all its
+//   clients
 //
 // The place is the server's address as each side sees it (place_of() in socket.h). So a program at another port that
 // passes the bytes on to the store convinces neither side, and gets no proven connection.
@@ -22,11 +23,11 @@
 
 namespace lockstep::comm::handshake {
 
-inline constexpr std::string_view kMark = "LKSTORE3";
+inline constexpr std::string_view kMark = "LKSTORE4";
 inline constexpr std::size_t kKeyBytes = 32;
 inline constexpr std::size_t kSocketNameBytes = 48;
 inline constexpr std::size_t kGreetingBytes = kMark.size() + 1 + kSocketNameBytes;
-inline constexpr std::string_view kWelcome = "W";
+inline constexpr std::size_t kWelcomeBytes = 16;
 
 // Whoever listens at the store's address gets a proof, and may try keys on it for as long as he likes.
 inline constexpr std::size_t kShortestKey = 16;
@@ -49,7 +50,8 @@ struct Greeting {
   std::string key_socket = {};  // with kStore: name of the socket that gives the key
 };
 std::string to_bytes(const Greeting& greeting);
-// kCorrupt: another program. `where` is the server's address, for messages.
+// kCorrupt: another program. kUnsupported: a store of another release of Lockstep. `where` is the server's address, for
+// messages.
 Result<Greeting> read_greeting(std::string_view bytes, std::string_view where);
 
 // A server keeps the bytes of a stranger until they are the first message of TLS: so one that sends none, or only
@@ -57,7 +59,8 @@ Result<Greeting> read_greeting(std::string_view bytes, std::string_view where);
 inline constexpr std::size_t kLongestHello = 1024;
 std::optional<std::size_t> missing_of_hello(std::string_view bytes);
 
-// Why a handshake has failed. `own_key`: the client has a job key of its own.
+// Why a handshake has failed (SecureSocket::shake_hands). `own_key`: the client has a job key of its own.
+Status wrong_place(std::string_view where);
 Status wrong_key(KeySource source, bool own_key, std::string_view where);
 
 }  // namespace lockstep::comm::handshake

@@ -38,9 +38,13 @@ struct SecureSocket::State {
   Fd fd;
   std::string key;  // wiped after the handshake
   std::vector<std::string> places;
-  std::string early;     // read from the socket, not yet by OpenSSL
-  bool blocked = false;  // the last call has met a socket that was not ready
-  bool is_gone = false;  // the other side has closed
+  std::string early;          // read from the socket, not yet by OpenSSL
+  bool blocked = false;       // the last call has met a socket that was not ready
+  bool is_gone = false;       // the other side has closed
+  bool is_proven = false;     // the handshake is done
+  bool is_renewed = false;    // the other side has gone on with handshakes after that
+  bool more_follows = false;  // another record, so the kernel need not wake the other side for this one
+  int reason = 0;             // of OpenSSL's last error
   Owned<SSL> ssl = nullptr;
 
   State(Fd socket, std::string job_key, std::vector<std::string> own_places, std::string hello)
@@ -57,6 +61,8 @@ struct SecureSocket::State {
   static int read(BIO* bio, char* data, int bytes);
   static int write(BIO* bio, const char* data, int bytes);
   int blocks(BIO* bio, int flag);
+  static void see_message(int is_sent, int version, int type, const void* bytes, std::size_t count, SSL* ssl,
+                          void* context);
   static int use_session(SSL* ssl, const EVP_MD* digest, const unsigned char** identity, std::size_t* bytes,
                          SSL_SESSION** session);
   static int find_session(SSL* ssl, const unsigned char* identity, std::size_t bytes, SSL_SESSION** session);
@@ -107,6 +113,7 @@ int SecureSocket::State::blocks(BIO* bio, int flag) {
 int SecureSocket::State::read(BIO* bio, char* data, int bytes) {
   State& state = *static_cast<State*>(::BIO_get_data(bio));
   ::BIO_clear_retry_flags(bio);
+  if (state.is_renewed) return -1;
   if (!state.early.empty()) {
     const std::size_t count = std::min(state.early.size(), static_cast<std::size_t>(bytes));
     std::memcpy(data, state.early.data(), count);
@@ -127,13 +134,22 @@ int SecureSocket::State::write(BIO* bio, const char* data, int bytes) {
   State& state = *static_cast<State*>(::BIO_get_data(bio));
   ::BIO_clear_retry_flags(bio);
   while (true) {
-    const ssize_t count = ::send(state.fd.get(), data, static_cast<std::size_t>(bytes), MSG_NOSIGNAL);
+    const int flags = MSG_NOSIGNAL | (state.more_follows ? MSG_MORE : 0);
+    const ssize_t count = ::send(state.fd.get(), data, static_cast<std::size_t>(bytes), flags);
     if (count >= 0) return static_cast<int>(count);
     if (errno == EINTR) continue;
     if (errno == EAGAIN) return state.blocks(bio, BIO_FLAGS_WRITE);
     state.is_gone = true;
     return -1;
   }
+}
+
+// Lockstep's sides never change their keys or send tickets. A flood of either would keep OpenSSL in one call for as
+// long as it lasts, and its answers would fill the socket of a peer that does not read.
+void SecureSocket::State::see_message(int is_sent, int /*version*/, int type, const void* /*bytes*/,
+                                      std::size_t /*count*/, SSL* ssl, void* /*context*/) {
+  State& state = *static_cast<State*>(SSL_get_app_data(ssl));
+  if (is_sent == 0 && type == SSL3_RT_HANDSHAKE && state.is_proven) state.is_renewed = true;
 }
 
 int SecureSocket::State::use_session(SSL* ssl, const EVP_MD* /*digest*/, const unsigned char** identity,
@@ -152,7 +168,7 @@ int SecureSocket::State::find_session(SSL* ssl, const unsigned char* identity, s
   const std::string_view place(reinterpret_cast<const char*>(identity), bytes);
   const bool is_ours = std::find(state.places.begin(), state.places.end(), place) != state.places.end();
   *session = is_ours ? session_of(ssl, state.key, place) : nullptr;
-  return 1;  // without a session the handshake fails, because this side has no certificate
+  return *session != nullptr ? 1 : 0;  // 0: OpenSSL ends the handshake by an alert (internal_error)
 }
 
 template <typename Call>
@@ -160,7 +176,10 @@ int SecureSocket::State::run(Call call) {
   const NoForks during_call;
   blocked = false;
   const int done = call(ssl.get());
-  if (done <= 0 && !blocked) ::ERR_clear_error();  // it is the thread's, and says no more than `is_gone`
+  if (done <= 0 && !blocked) {
+    reason = ERR_GET_REASON(::ERR_peek_last_error());
+    ::ERR_clear_error();  // it is the thread's
+  }
   return done;
 }
 
@@ -176,8 +195,10 @@ int SecureSocket::fd() const {
 
 namespace {
 
-Tls make_tls(int (*read)(BIO*, char*, int), int (*write)(BIO*, const char*, int), SSL_psk_use_session_cb_func use,
-             SSL_psk_find_session_cb_func find) {
+using SeeMessage = void (*)(int, int, int, const void*, std::size_t, SSL*, void*);
+
+Tls make_tls(int (*read)(BIO*, char*, int), int (*write)(BIO*, const char*, int), SeeMessage see,
+             SSL_psk_use_session_cb_func use, SSL_psk_find_session_cb_func find) {
   handshake::keep_openssl_at_exit();
   Tls tls;
   tls.method.reset(::BIO_meth_new(BIO_TYPE_SOURCE_SINK, "a socket"));
@@ -195,6 +216,7 @@ Tls make_tls(int (*read)(BIO*, char*, int), int (*write)(BIO*, const char*, int)
   // Idle connections keep no buffers.
   SSL_CTX_set_mode(context,
                    SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+  ::SSL_CTX_set_msg_callback(context, see);
   ::SSL_CTX_set_psk_use_session_callback(context, use);
   ::SSL_CTX_set_psk_find_session_callback(context, find);
   tls.ok = SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) == 1 &&
@@ -216,7 +238,7 @@ Result<SecureSocket> SecureSocket::client(Fd fd, std::string key, std::string pl
 
 Result<SecureSocket> SecureSocket::server(Fd fd, std::string key, std::vector<std::string> places, std::string hello) {
   struct Shared {
-    Tls tls = make_tls(&State::read, &State::write, &State::use_session, &State::find_session);
+    Tls tls = make_tls(&State::read, &State::write, &State::see_message, &State::use_session, &State::find_session);
   };
   static constinit OfProcess<Shared> shared;
   auto state = std::make_unique<State>(std::move(fd), std::move(key), std::move(places), std::move(hello));
@@ -240,17 +262,49 @@ Status gone() {
   return {ErrorCode::kUnavailable, "the other side closed the connection"};
 }
 
+std::string reason_text(int reason) {
+  const NoForks during_call;
+  const char* const text = ::ERR_reason_error_string(ERR_PACK(ERR_LIB_SSL, 0, reason));
+  return text == nullptr ? fmt::format("reason {}", reason) : text;
+}
+
+// What OpenSSL's reason for the end of a handshake means. An alert of the other side is a reason too.
+Status failed_handshake(int reason) {
+  constexpr int kNoPskOfThisPlace = SSL_AD_REASON_OFFSET + SSL_AD_INTERNAL_ERROR;
+  switch (reason) {
+    case SSL_AD_REASON_OFFSET + SSL_AD_ILLEGAL_PARAMETER:  // the proof in the hello
+    case SSL_AD_REASON_OFFSET + SSL_AD_DECRYPT_ERROR:
+    case SSL_AD_REASON_OFFSET + SSL_AD_BAD_RECORD_MAC:
+    case SSL_R_BINDER_DOES_NOT_VERIFY:
+    case SSL_R_CERTIFICATE_VERIFY_FAILED:  // a certificate takes the place of a proof
+    case SSL_R_DECRYPTION_FAILED_OR_BAD_RECORD_MAC:
+    case SSL_R_DIGEST_CHECK_FAILED: return {ErrorCode::kPermission, "the two sides do not know the same key"};
+    case kNoPskOfThisPlace: return {ErrorCode::kMismatch, "the other side is not at the address of this connection"};
+    case SSL_R_UNSUPPORTED_PROTOCOL: break;
+    default:
+      if (reason > SSL_AD_REASON_OFFSET) break;
+      return {ErrorCode::kCorrupt,
+              fmt::format("the bytes that arrive are not those of TLS 1.3 ({})", reason_text(reason))};
+  }
+  return {ErrorCode::kUnsupported,
+          fmt::format("the other side does not take TLS 1.3 as this one offers it ({}): use the same release of "
+                      "Lockstep, and releases of OpenSSL that know TLS_AES_128_GCM_SHA256 and X25519 or P-256, on all "
+                      "machines",
+                      reason_text(reason))};
+}
+
 }  // namespace
 
 Result<bool> SecureSocket::shake_hands() {
   const int done = state_->run(::SSL_do_handshake);
   if (done == 1 && ::SSL_session_reused(state_->ssl.get()) == 1) {
     handshake::wipe(state_->key);
+    state_->is_proven = true;
     return true;
   }
   if (done != 1 && state_->blocked) return false;
   if (done != 1 && state_->is_gone) return gone();
-  return Status(ErrorCode::kPermission, "the two sides do not know the same key");
+  return failed_handshake(done == 1 ? SSL_R_CERTIFICATE_VERIFY_FAILED : state_->reason);
 }
 
 Status SecureSocket::wait(Deadline deadline) const {
@@ -269,7 +323,9 @@ Status SecureSocket::shake_hands(Deadline deadline) {
 
 Result<std::size_t> SecureSocket::read_some(std::span<char> room) {
   std::size_t count = 0;
-  if (state_->run([&](SSL* ssl) { return ::SSL_read_ex(ssl, room.data(), room.size(), &count); }) == 1) return count;
+  const int done = state_->run([&](SSL* ssl) { return ::SSL_read_ex(ssl, room.data(), room.size(), &count); });
+  if (state_->is_renewed) return Status(ErrorCode::kCorrupt, "the other side began another handshake");
+  if (done == 1) return count;
   if (state_->blocked) return std::size_t{0};
   const bool said_goodbye = (::SSL_get_shutdown(state_->ssl.get()) & SSL_RECEIVED_SHUTDOWN) != 0;
   if (state_->is_gone || said_goodbye) return gone();
@@ -279,6 +335,7 @@ Result<std::size_t> SecureSocket::read_some(std::span<char> room) {
 Result<std::size_t> SecureSocket::write_some(std::string_view bytes) {
   std::size_t count = 0;
   if (bytes.empty()) return count;
+  state_->more_follows = bytes.size() > SSL3_RT_MAX_PLAIN_LENGTH;
   if (state_->run([&](SSL* ssl) { return ::SSL_write_ex(ssl, bytes.data(), bytes.size(), &count); }) == 1) return count;
   if (state_->blocked) return std::size_t{0};
   return gone();

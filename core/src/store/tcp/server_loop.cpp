@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 
 #include "base/host.h"
 #include "base/poll.h"
+#include "base/random.h"
 #include "base/thread.h"
 #include "lockstep/base/log.h"
 #include "store/tcp/handshake.h"
@@ -34,6 +36,13 @@ constexpr std::size_t kReadChunk = std::size_t{64} << 10;
 constexpr auto kWarnEvery = std::chrono::minutes(1);
 constexpr std::size_t kReadPerEvent = std::size_t{1} << 20;  // then other clients get their turn
 
+// At most a quarter of the descriptors that the process may have: strangers must leave it some for its own files.
+std::size_t most_unproven(std::size_t wanted) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return wanted;
+  return std::min<std::size_t>(wanted, std::max<rlim_t>(1, limit.rlim_cur / 4));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<TcpStoreServer::Loop, LeakInForks>> TcpStoreServer::Loop::start(TcpStoreServerOptions options) {
@@ -46,6 +55,7 @@ Result<std::unique_ptr<TcpStoreServer::Loop, LeakInForks>> TcpStoreServer::Loop:
     endpoint.host = std::move(host);
   }
   LOCKSTEP_ASSIGN_OR_RETURN(Key key, choose_key(options, endpoint));
+  LOCKSTEP_ASSIGN_OR_RETURN(key.welcome, random_digits(handshake::kWelcomeBytes / 2));
   std::vector<std::string> places;
   if (options.reached_at) {
     LOCKSTEP_ASSIGN_OR_RETURN(const auto addresses, look_up(*options.reached_at));
@@ -56,6 +66,7 @@ Result<std::unique_ptr<TcpStoreServer::Loop, LeakInForks>> TcpStoreServer::Loop:
   Fd stop(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!stop.valid()) return Status::from_errno("eventfd", errno);
   options.listener.keep_from_forks();
+  options.max_unproven = most_unproven(options.max_unproven);
   std::unique_ptr<Loop, LeakInForks> loop(
       new Loop(std::move(options), std::move(key), std::move(endpoint), std::move(epoll), std::move(stop)));
   loop->other_places_ = std::move(places);
@@ -264,7 +275,7 @@ bool TcpStoreServer::Loop::shake_hands(ClientId id, Connection& connection) {
   if (!done.value()) return true;
   connection.proven = true;
   unproven_.erase(id);
-  queue(id, std::string(handshake::kWelcome));
+  queue(id, key_.welcome);
   MutexLock lock(mutex_);
   ++num_clients_;
   return true;

@@ -52,6 +52,7 @@ class TcpStoreServer::Loop {
     std::string bytes;
     handshake::KeySource source = handshake::KeySource::kJob;
     std::optional<KeyServer> server = {};  // with KeySource::kStore
+    std::string welcome = {};              // to whoever knows it
   };
   static Result<Key> choose_key(const TcpStoreServerOptions& options, const Endpoint& endpoint);
 

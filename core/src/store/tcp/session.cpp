@@ -38,10 +38,10 @@ Result<std::optional<Message>> next_message(std::string& in) {
 }  // namespace
 
 Result<StoreSession> StoreSession::connect(const TcpStoreOptions& options, Deadline deadline, int interrupt_fd) {
-  LOCKSTEP_ASSIGN_OR_RETURN(SecureSocket socket, connect_patiently(options, deadline, interrupt_fd));
-  LOCKSTEP_ASSIGN_OR_RETURN(Endpoint local, local_endpoint(socket.fd()));
-  LOCKSTEP_ASSIGN_OR_RETURN(Endpoint server, remote_endpoint(socket.fd()));
-  return StoreSession(std::move(socket), std::move(local), std::move(server));
+  LOCKSTEP_ASSIGN_OR_RETURN(StoreConnection made, connect_patiently(options, deadline, interrupt_fd));
+  LOCKSTEP_ASSIGN_OR_RETURN(Endpoint local, local_endpoint(made.socket.fd()));
+  LOCKSTEP_ASSIGN_OR_RETURN(Endpoint server, remote_endpoint(made.socket.fd()));
+  return StoreSession(std::move(made.socket), std::move(local), std::move(server));
 }
 
 Status StoreSession::leave_will(std::string_view list, std::string_view value, std::chrono::milliseconds silence) {

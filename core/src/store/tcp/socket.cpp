@@ -12,7 +12,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <memory>
 #include <random>
 #include <thread>
 
@@ -22,23 +21,10 @@
 namespace lockstep::comm {
 namespace {
 
-struct AddressListDeleter {
-  void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
-};
-using AddressList = std::unique_ptr<addrinfo, AddressListDeleter>;
-
 Result<AddressList> resolve(const Endpoint& endpoint, int flags) {
-  addrinfo hints{};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* list = nullptr;
-  const auto find = [&](int how) {
-    hints.ai_flags = how | AI_NUMERICSERV;
-    return ::getaddrinfo(endpoint.host.c_str(), std::to_string(endpoint.port).c_str(), &hints, &list);
-  };
-  // Numbers need none of the C library's locks, which another thread may have held when this process was forked.
-  int error = find((flags & ~AI_ADDRCONFIG) | AI_NUMERICHOST);
-  if (error == EAI_NONAME) error = find(flags);
+  int error = 0;
+  AddressList list =
+      find_addresses(endpoint.host, std::to_string(endpoint.port).c_str(), SOCK_STREAM, flags | AI_NUMERICSERV, &error);
   if (error == EAI_SYSTEM || error == EAI_MEMORY) {
     return Status::from_errno(fmt::format("cannot look up host '{}'", endpoint.host),
                               error == EAI_MEMORY ? ENOMEM : errno);
@@ -47,7 +33,7 @@ Result<AddressList> resolve(const Endpoint& endpoint, int flags) {
     return Status(ErrorCode::kUnavailable,
                   fmt::format("cannot find an address for host '{}': {}", endpoint.host, ::gai_strerror(error)));
   }
-  return AddressList(list);
+  return list;
 }
 
 Fd open_socket(const addrinfo& address) {

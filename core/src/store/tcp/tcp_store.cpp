@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "lockstep/base/mutex.h"
@@ -24,6 +25,9 @@ using wire::Message;
 constexpr auto kAnswerGrace = std::chrono::seconds(5);
 // For a request to a server that has not answered the one before.
 constexpr auto kPatienceOnceSilent = std::chrono::milliseconds(200);
+// Between attempts to connect to a server that listens, and closes the connections.
+constexpr auto kPauseInFlood = std::chrono::milliseconds(1);
+constexpr auto kLongestPauseInFlood = std::chrono::milliseconds(100);
 
 Deadline later(Deadline deadline, std::chrono::milliseconds by) {
   return deadline.is_never() ? deadline : Deadline::after(deadline.remaining() + by);
@@ -38,11 +42,12 @@ Status malformed_answer() {
 // The connections of one client: those in a call, and idle ones for the next call.
 class TcpStore::Connections {
  public:
-  Connections(TcpStoreOptions options, SecureSocket first) : options_(std::move(options)), numeric_(options_) {
-    if (auto local = local_endpoint(first.fd()); local.ok()) local_address_ = local->host;
+  Connections(TcpStoreOptions options, StoreConnection first)
+      : options_(std::move(options)), numeric_(options_), store_(std::move(first.store)) {
+    if (auto local = local_endpoint(first.socket.fd()); local.ok()) local_address_ = local->host;
     // Looking up a name has no deadline, so it is done once.
-    if (auto server = remote_endpoint(first.fd()); server.ok()) numeric_.server = server.value();
-    idle_.push_back(std::move(first));
+    if (auto server = remote_endpoint(first.socket.fd()); server.ok()) numeric_.server = server.value();
+    idle_.push_back(std::move(first.socket));
   }
 
   const std::string& local_address() const { return local_address_; }
@@ -67,6 +72,7 @@ class TcpStore::Connections {
   const TcpStoreOptions options_;
   TcpStoreOptions
       numeric_;  // the same with the server's address as numbers; constant after the constructor, as is the next
+  const std::string store_;  // which store the keys are in
   std::string local_address_;
   std::atomic<bool> silent_{false};  // the last request was not answered in time
   Mutex mutex_;
@@ -108,15 +114,23 @@ Result<SecureSocket> TcpStore::Connections::take(Deadline deadline) {
   }
   LOCKSTEP_RETURN_IF_ERROR(check_open());
   auto made = connect_once(numeric_, deadline);
-  // During a flood of strangers the server may have closed this connection. A server that is gone refuses every time.
-  for (int more = 2; more > 0 && made.status().code() == ErrorCode::kUnavailable; --more) {
+  // During a flood of strangers the server closes many connections before it knows whose they are. A server that is
+  // gone refuses them.
+  auto pause = kPauseInFlood;
+  while (made.status().code() == ErrorCode::kUnavailable && deadline.remaining() > pause &&
+         ask_port(numeric_.server, deadline) == PortAnswer::kListens) {
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 2, kLongestPauseInFlood);
+    LOCKSTEP_RETURN_IF_ERROR(check_open());
     made = connect_once(numeric_, deadline);
   }
   LOCKSTEP_RETURN_IF_ERROR(made.status());
+  if (made->store != store_)
+    return Status(ErrorCode::kUnavailable, "another store, without its keys, listens there now");
   MutexLock lock(mutex_);
   if (closed_) return left();
-  busy_.insert(made->fd());
-  return made;
+  busy_.insert(made->socket.fd());
+  return std::move(made->socket);
 }
 
 Result<Message> TcpStore::Connections::exchange(SecureSocket& socket, const std::string& frame,
@@ -181,8 +195,8 @@ TcpStore::TcpStore(std::unique_ptr<Connections, LeakInForks> connections) : conn
 TcpStore::~TcpStore() = default;
 
 Result<std::shared_ptr<TcpStore>> TcpStore::connect(TcpStoreOptions options, Deadline deadline) {
-  LOCKSTEP_ASSIGN_OR_RETURN(SecureSocket socket, connect_patiently(options, deadline));
-  std::unique_ptr<Connections, LeakInForks> connections(new Connections(std::move(options), std::move(socket)));
+  LOCKSTEP_ASSIGN_OR_RETURN(StoreConnection made, connect_patiently(options, deadline));
+  std::unique_ptr<Connections, LeakInForks> connections(new Connections(std::move(options), std::move(made)));
   return std::shared_ptr<TcpStore>(new TcpStore(std::move(connections)));
 }
 
