@@ -1,7 +1,8 @@
 """recovery: from SIGKILL of one of two ranks to the first all-reduce after the restart, under `lockstep run`, under
 torchrun with the same program, and under Monarch with PyTorch and Gloo; the same from the moment in which a machine of two
 is unplugged, which needs root; until the survivors of four ranks go on in their processes (reconfigure); and until all
-ranks of a training that outlives them (ElasticTraining) have done their next step, with a newcomer and without."""
+ranks of a training that outlives them (ElasticTraining) have done their next step, with a newcomer and without. And until
+each rank that is left has its error, of our groups and of Gloo's."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from comparison import SEED
-from harness import ENVIRONMENT, BenchError, Outcome, Row, Samples, Tools, interleave
+from harness import ENVIRONMENT, HERE, BenchError, Outcome, Row, Samples, Tools, interleave
 from launch import free_port
 from monarch_peer import monarch_name, monarch_recovery
 from network import JOB_KEY, Network, address, network
@@ -44,6 +45,12 @@ REPLACED = "a rank is killed, a newcomer takes its place, and all have done thei
 FEWER = "a rank is killed, and the others have done their next step"
 REPLACEMENTS, QUICK_REPLACEMENTS = 100, 3
 FEWER_RANKS, FEWER_JOBS, QUICK_FEWER_JOBS = 3, 50, 2  # of two kills each
+NOTICED = "a rank of four is killed, and each of the others has an error"
+NOTICED_FAR = "the same with two ranks on each of two machines"
+CUT = "one of these machines is unplugged, and each rank of the other has an error"
+NOTICE_RANKS = 4
+NOTICE_ROUNDS, QUICK_NOTICE_ROUNDS = 12, 2
+NOTICE_AIMS_MS = {NOTICED: 100, NOTICED_FAR: 1000, CUT: 5000}
 
 
 def end_with_the_bench() -> None:
@@ -384,8 +391,61 @@ def measure_next_step(tools: Tools, outcome: Outcome) -> None:
                              f"parts in ms: {text}")
 
 
+def notice(tools: Tools, program: list[object], case: str, net: Network | None, *, forks: bool) -> list[float]:
+    """Milliseconds from the loss of rank 3, or of its machine, to the error of each rank that is left."""
+    with Job(tools) as job:
+        port = str(free_port())
+        machines = 1 if net is None else 2
+        each = NOTICE_RANKS // machines if forks else 1  # ranks of a process
+        for first in range(0, NOTICE_RANKS, each):
+            command = [str(part) for part in program]
+            if net is not None:
+                command = net.on(first * machines // NOTICE_RANKS, *command)
+            job.launch(command, {**JOB_KEY, "RANK": str(first), "RANKS": ",".join(map(str, range(first, first + each))),
+                                 "WORLD_SIZE": str(NOTICE_RANKS), "MASTER_PORT": port,
+                                 "GLOO_SOCKET_IFNAME": "lo" if net is None else "eth0",
+                                 "MASTER_ADDR": "127.0.0.1" if net is None else address(0)})
+        running = job.wait_for(1, NOTICE_RANKS)
+        time.sleep(random.uniform(*STEADY))
+        start = time.time()
+        if case == CUT:
+            net.unplug(1)
+        else:
+            os.kill(running[-1]["pid"], signal.SIGKILL)
+        left = range(NOTICE_RANKS // 2 if case == CUT else NOTICE_RANKS - 1)
+        try:
+            return [(report["done_at"] - start) * 1e3 for report in job.wait_for(2, left)]
+        finally:
+            if case == CUT:
+                net.plug_in(1)
+
+
+def measure_notices(tools: Tools, outcome: Outcome, case: str, net: Network | None = None) -> None:
+    programs: dict[str, list[object]] = {"Lockstep": [tools.program("bench_recovery_c10d"), "notice"],
+                                         "gloo": [tools.python, HERE / "peers" / "notice.py"]}
+    times: dict[str, list[float]] = {name: [] for name in programs}
+    for _ in range(tools.choose_rounds(NOTICE_ROUNDS, QUICK_NOTICE_ROUNDS)):
+        for name, program in programs.items():
+            times[name] += notice(tools, program, case, net, forks=name == "gloo")
+    for peer, theirs in (("the aim", [NOTICE_AIMS_MS[case]]), ("gloo", times["gloo"])):
+        outcome.rows.append(Row("recovery", case, None, NOTICE_RANKS, times["Lockstep"], theirs, peer, "ms"))
+    worst = ", ".join(f"{name} {max(values):,.1f} ms" for name, values in times.items())
+    outcome.notes.append(f"{case}: {len(times['Lockstep'])} errors, the latest after: {worst}")
+
+
+def measure_all_notices(tools: Tools, outcome: Outcome) -> None:
+    measure_notices(tools, outcome, NOTICED)
+    for case in (NOTICED_FAR, CUT):
+        try:
+            with network(2) as net:
+                measure_notices(tools, outcome, case, net)
+        except BenchError as error:
+            outcome.missing.append(f"recovery, {case}: {error}")
+
+
 def measure(tools: Tools) -> Outcome:
     outcome = Outcome()
+    measure_all_notices(tools, outcome)
     measure_kills(tools, outcome)
     measure_in_place(tools, outcome)
     measure_next_step(tools, outcome)

@@ -1,5 +1,5 @@
 // All-reduces until one fails, with LibTorch: recovery_c10d FOLDER. The error ends the program. With "in-place" before
-// the folder, the survivors form the world anew and go on.
+// the folder, the survivors form the world anew and go on. With "notice" they report when the error has come.
 #include <lockstep/c10d/distributed.h>
 
 #include <exception>
@@ -36,10 +36,23 @@ void go_on_in_place(const char* program, const std::string& folder) {
   }
 }
 
+void report_the_error(const char* program, const std::string& folder) {
+  const lockstep::ProcessGroupGuard group("lockstep");
+  try {
+    add_up(program, folder, group.rank());
+  } catch (const lockstep::BackendError&) {
+    bench::report_start(folder, group.rank(), group.world_size());
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) try {
   if (argc == 3 && std::string(argv[1]) == "in-place") go_on_in_place(argv[0], argv[2]);
+  if (argc == 3 && std::string(argv[1]) == "notice") {
+    report_the_error(argv[0], argv[2]);
+    return 0;
+  }
   if (argc != 2) bench::die(argv[0], "expected the name of a folder for reports");
   const lockstep::ProcessGroupGuard group("lockstep");
   add_up(argv[0], argv[1], group.rank());

@@ -302,17 +302,23 @@ void run_processes_with_a_victim(int world, int victim,
                                  const std::function<void(int rank, const std::filesystem::path& report)>& fn,
                                  const std::function<void(const std::filesystem::path& report)>& check) {
   const SharedScratchFolder reports;
+  run_processes_with_a_victim(
+      world, victim, [&](int rank) { fn(rank, reports.path(std::to_string(rank))); }, "was killed by SIGKILL");
+  for (int rank = 0; rank < world; ++rank) {
+    if (rank != victim) check(reports.path(std::to_string(rank)));
+  }
+}
+
+void run_processes_with_a_victim(int world, int victim, const std::function<void(int rank)>& fn,
+                                 const std::string& end) {
   const std::string failures = run_ranks(
       world,
       [&](int rank) {
         if (rank != victim) signal(SIGTERM, SIG_IGN);  // the others get SIGTERM when one fails; they must write first
-        fn(rank, reports.path(std::to_string(rank)));
+        fn(rank);
       },
       std::chrono::seconds(100), std::chrono::seconds(60));
-  EXPECT_EQ(failures, fmt::format("rank {} was killed by SIGKILL\n", victim));
-  for (int rank = 0; rank < world; ++rank) {
-    if (rank != victim) check(reports.path(std::to_string(rank)));
-  }
+  EXPECT_EQ(failures, end.empty() ? "" : fmt::format("rank {} {}\n", victim, end));
 }
 
 }  // namespace lockstep::test

@@ -32,6 +32,10 @@ void run_processes_with_a_victim(int world, int victim,
                                  const std::function<void(int rank, const std::filesystem::path& report)>& fn,
                                  const std::function<void(const std::filesystem::path& report)>& check);
 
+// The same for a victim that ends in any way: `end` is how ("was killed by SIGSEGV", "exited with 3"; empty: with 0).
+void run_processes_with_a_victim(int world, int victim, const std::function<void(int rank)>& fn,
+                                 const std::string& end);
+
 // What exists now; afterwards there must not be more.
 struct Leftovers {
   std::set<int> descriptors;

@@ -37,8 +37,9 @@ struct GroupInfo {
   std::string backend;
   int rank = 0;
   int size = 0;
-  std::vector<int> ranks;  // of the world, by group rank
-  bool left = false;       // by this rank
+  std::vector<int> ranks;      // of the world, by group rank
+  bool left = false;           // by this rank
+  std::uint64_t identity = 0;  // the same on all ranks of the group, and on no other group; 0: not known
 };
 
 struct StepEnd {
@@ -82,15 +83,16 @@ std::string type_name(std::uint8_t type);
 // Of an element; 0 for a type that has no name here.
 std::size_t type_bytes(std::uint8_t type);
 
-// The groups that belong together, of several ranks: the last one of a name and members on one rank with the last ones
-// on the others, and so on, because processes may have joined later.
+// The groups that belong together, of several ranks: those of one name, members and identity. Where the identity is not
+// known, the last group of a name and members on one rank belongs to the last ones on the others, and so on, because
+// processes may have joined later.
 struct SharedGroup {
   struct Member {
     std::size_t record = 0;  // index in the records
     int group = 0;           // index in RankRecord::groups
   };
   std::string name;
-  std::size_t turn = 0;    // 0: the last one of this name
+  std::size_t turn = 0;    // 0: the last one of this name and these members
   std::vector<int> ranks;  // of the world
   std::vector<Member> members;
 };

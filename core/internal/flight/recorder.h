@@ -36,11 +36,12 @@ class Ticket {
     constexpr std::uint64_t kMost = 0xffffffff;
     entry_->waited.store(static_cast<std::uint32_t>(std::min(since / 1000 + 1, kMost)), std::memory_order_relaxed);
   }
+  // The first call counts. The exchange fails if the entry has a later call by now, whatever this thread saw before.
   void end(Outcome outcome) const {
-    if (entry_ == nullptr) return;
-    const std::uint64_t now = nanoseconds(Clock::now());
     if (!is_mine()) return;
-    entry_->ended.store((now & ~std::uint64_t{3}) | static_cast<std::uint64_t>(outcome), std::memory_order_release);
+    std::uint64_t mine = Entry::under_way(serial_);
+    const std::uint64_t ended = (nanoseconds(Clock::now()) & ~std::uint64_t{3}) | static_cast<std::uint64_t>(outcome);
+    entry_->ended.compare_exchange_strong(mine, ended, std::memory_order_release, std::memory_order_relaxed);
   }
 
  private:
@@ -79,7 +80,7 @@ class GroupRecord {
     if (before > serial || !entry.serial.compare_exchange_strong(before, Entry::kWriting, kRelaxed)) return {};
     std::atomic_thread_fence(std::memory_order_release);
     entry.called.store(nanoseconds(called), kRelaxed);
-    entry.ended.store(0, kRelaxed);
+    entry.ended.store(Entry::under_way(serial), kRelaxed);
     entry.number.store(call.number, kRelaxed);
     entry.input.store(call.input, kRelaxed);
     entry.output.store(call.output, kRelaxed);
@@ -103,7 +104,7 @@ class GroupRecord {
   void leave() const;
 
  private:
-  friend GroupRecord add_group(std::string_view, std::string_view, int, int, std::span<const int>);
+  friend GroupRecord add_group(std::string_view, std::string_view, int, int, std::span<const int>, std::uint64_t);
   GroupRecord(Ring* ring, std::uint32_t group) : ring_(ring), group_(group) {}
 
   Ring* ring_ = nullptr;
@@ -111,7 +112,9 @@ class GroupRecord {
 };
 
 // `ranks`: of the world, by group rank; empty: the group is the world, or its ranks have the same numbers there.
-GroupRecord add_group(std::string_view name, std::string_view backend, int rank, int size, std::span<const int> ranks);
+// `identity`: a number that all ranks of the group have and no other group has; 0: there is none.
+GroupRecord add_group(std::string_view name, std::string_view backend, int rank, int size, std::span<const int> ranks,
+                      std::uint64_t identity = 0);
 
 // A step of the training has ended: its gradients are the means over the ranks. Nothing is recorded before the process
 // has a group.

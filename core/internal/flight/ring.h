@@ -12,7 +12,7 @@
 namespace lockstep::flight {
 
 inline constexpr std::uint64_t kMagic = 0x5448474c4650534c;  // "LSPFLGHT"
-inline constexpr std::uint32_t kVersion = 2;
+inline constexpr std::uint32_t kVersion = 3;
 inline constexpr std::size_t kEntries = 1024;  // the ring keeps as many of the last operations
 inline constexpr std::size_t kGroups = 64;
 inline constexpr std::size_t kSteps = 128;  // the ring keeps as many of the training's last steps
@@ -60,10 +60,12 @@ enum class Outcome : std::uint64_t {
 // to the operation's number last.
 struct alignas(64) Entry {
   static constexpr std::uint64_t kWriting = UINT64_MAX;
+  // `ended` of a call that is under way. No other call has the same word.
+  static constexpr std::uint64_t under_way(std::uint64_t serial) { return serial << 2; }
 
   std::atomic<std::uint64_t> serial;  // from 1; 0: never used
   std::atomic<std::uint64_t> called;
-  std::atomic<std::uint64_t> ended;   // with its Outcome; 0: under way
+  std::atomic<std::uint64_t> ended;   // with its Outcome; with kUnderWay it is under_way()
   std::atomic<std::uint64_t> number;  // among the group's collectives, from 1; of a message its tag
   std::atomic<std::uint64_t> input;   // elements of this rank
   std::atomic<std::uint64_t> output;
@@ -88,7 +90,7 @@ struct alignas(64) Group {
   // Of the world, by group rank: first, first + stride, ... Stride 0: in `ranks`, as far as they fit.
   std::int32_t first = 0;
   std::int32_t stride = 0;
-  std::uint64_t unused = 0;
+  std::uint64_t identity = 0;  // of the group, the same on all its ranks; 0: not known
   std::array<char, 96> name{};
   std::array<char, 16> backend{};
   std::array<std::int32_t, kRanks> ranks{};

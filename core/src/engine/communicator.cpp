@@ -218,6 +218,9 @@ std::uint64_t Communicator::family() const {
 bool Communicator::shares_memory() const {
   return group_->shares_memory();
 }
+std::uint64_t Communicator::identity() const {
+  return group_->identity();
+}
 
 template <typename Args>
 Status Communicator::run(const Args& args, Deadline deadline) {

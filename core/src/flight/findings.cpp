@@ -101,8 +101,7 @@ std::optional<std::uint64_t> first_trouble(const std::vector<Part>& parts) {
 }
 
 // What a rank does that is not in an operation of interest: where else it waits.
-std::string elsewhere(const Part& part) {
-  const RankRecord& record = *part.record;
+std::string elsewhere(const RankRecord& record) {
   if (record.ended) return fmt::format("its process has {}", record.process);
   for (const Operation& operation : record.operations) {
     if (!operation.under_way() || operation.waited == 0) continue;
@@ -128,10 +127,17 @@ std::string absence(const Part& part, const SharedGroup& group) {
   } else {
     text += fmt::format("it has called no collective of '{}'; ", group.name);
   }
-  return text + elsewhere(part);
+  return text + elsewhere(*part.record);
 }
 
-void add_trouble(const SharedGroup& group, const std::vector<Part>& parts, std::vector<std::string>& found) {
+// The same of a rank whose recorder does not hold the group.
+std::string absence(const RankRecord& record) {
+  return fmt::format("rank {} (pid {} on {}) has not made the group, or its recorder has forgotten it: {}", record.rank,
+                     record.pid, record.host, elsewhere(record));
+}
+
+void add_trouble(std::span<const RankRecord> records, const SharedGroup& group, const std::vector<Part>& parts,
+                 std::vector<std::string>& found) {
   const auto number = first_trouble(parts);
   if (!number) return;
   std::vector<int> waiting;
@@ -171,7 +177,9 @@ void add_trouble(const SharedGroup& group, const std::vector<Part>& parts, std::
   }
   std::vector<int> unknown;
   for (const int rank : group.ranks) {
-    if (!known.contains(rank)) unknown.push_back(rank);
+    if (known.contains(rank)) continue;
+    const auto record = std::find_if(records.begin(), records.end(), [&](const auto& one) { return one.rank == rank; });
+    record == records.end() ? unknown.push_back(rank) : others.push_back(absence(*record));
   }
   if (!shown->place.empty()) {
     text += shown->place.front() == '(' ? " " + shown->place : fmt::format(" (called at {})", shown->place);
@@ -239,7 +247,7 @@ std::vector<std::string> findings(std::span<const RankRecord> records) {
     const std::vector<Part> parts = parts_of(records, group);
     if (std::all_of(parts.begin(), parts.end(), [](const Part& part) { return part.left; })) continue;
     add_differences(group, parts, found);
-    add_trouble(group, parts, found);
+    add_trouble(records, group, parts, found);
   }
   for (const RankRecord& record : records) add_messages(record, found);
   return found;

@@ -41,6 +41,7 @@ GroupInfo read_group(const Group& from) {
   group.size = std::clamp(from.size, 1, kMostRanks);
   group.rank = std::clamp(from.rank, 0, group.size - 1);
   group.left = from.left != 0;
+  group.identity = from.identity;
   const auto known = from.stride != 0 ? group.size : std::min<int>(group.size, Group::kRanks);
   for (int i = 0; i < known; ++i) {
     const std::int64_t rank = from.stride != 0 ? from.first + std::int64_t{from.stride} * i : from.ranks[i];
@@ -208,17 +209,19 @@ std::size_t type_bytes(std::uint8_t type) {
 }
 
 std::vector<SharedGroup> shared_groups(std::span<const RankRecord> records) {
-  using Key = std::tuple<std::string, std::vector<int>, std::size_t>;
+  using Name = std::pair<std::string, std::vector<int>>;  // and members
+  using Key = std::tuple<Name, std::uint64_t, std::size_t>;
   std::map<Key, SharedGroup> found;
   for (std::size_t i = 0; i < records.size(); ++i) {
-    std::map<std::pair<std::string, std::vector<int>>, std::size_t> turns;
+    std::map<Name, std::size_t> turns;
     const std::vector<GroupInfo>& groups = records[i].groups;
     for (std::size_t k = groups.size(); k-- > 0;) {
       const GroupInfo& group = groups[k];
-      const std::size_t turn = turns[{group.name, group.ranks}]++;
-      SharedGroup& shared = found[{group.name, group.ranks, turn}];
+      const Name name{group.name, group.ranks};
+      const std::size_t turn = turns[name]++;
+      SharedGroup& shared = found[{name, group.identity, group.identity == 0 ? turn : 0}];
       shared.name = group.name;
-      shared.turn = turn;
+      shared.turn = std::max(shared.turn, turn);
       shared.ranks = group.ranks;
       shared.members.push_back({i, static_cast<int>(k)});
     }
@@ -226,6 +229,14 @@ std::vector<SharedGroup> shared_groups(std::span<const RankRecord> records) {
   std::vector<SharedGroup> all;
   all.reserve(found.size());
   for (auto& [key, group] : found) all.push_back(std::move(group));
+  std::stable_sort(all.begin(), all.end(), [](const SharedGroup& a, const SharedGroup& b) {
+    return std::tie(a.name, a.ranks, a.turn) < std::tie(b.name, b.ranks, b.turn);
+  });
+  // A group that one rank has not made yet leaves two groups with one turn.
+  for (std::size_t i = 1; i < all.size(); ++i) {
+    const bool is_alike = all[i].name == all[i - 1].name && all[i].ranks == all[i - 1].ranks;
+    if (is_alike) all[i].turn = std::max(all[i].turn, all[i - 1].turn + 1);
+  }
   return all;
 }
 

@@ -242,7 +242,8 @@ Status write_in_time(const std::string& path, std::shared_ptr<const Ring> ring) 
 
 }  // namespace
 
-GroupRecord add_group(std::string_view name, std::string_view backend, int rank, int size, std::span<const int> ranks) {
+GroupRecord add_group(std::string_view name, std::string_view backend, int rank, int size, std::span<const int> ranks,
+                      std::uint64_t identity) {
   OwnRing& mine = own();
   Ring* const ring = mine.ring();
   if (ring == nullptr) return {};
@@ -250,6 +251,7 @@ GroupRecord add_group(std::string_view name, std::string_view backend, int rank,
   group.id = ring->groups_made.fetch_add(1, std::memory_order_relaxed) + 1;
   group.rank = rank;
   group.size = size;
+  group.identity = identity;
   set_text(group.name, name);
   set_text(group.backend, backend);
   set_ranks(group, ranks);

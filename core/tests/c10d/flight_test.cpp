@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -103,6 +104,27 @@ TEST(FlightMulti, GroupsHaveTheirOwnNumbersAndRanksOfTheWorld) {
   EXPECT_EQ(record.operations.back().number, 1U);
   EXPECT_EQ(record.operations.back().group, 0);
   EXPECT_EQ(record_in(folder.path(), 1).groups.size(), 1U);
+}
+
+// By which `lockstep inspect` tells groups of one name apart.
+TEST(FlightMulti, TheRanksOfAGroupRecordOneIdentity) {
+  for (const char* machines : {"1", "2"}) {
+    const ScratchFolder folder;
+    setenv("LOCKSTEP_TEST_MACHINES", machines, 1);
+    run_recorded(3, folder.path(), [&](int) {
+      const ProcessGroup first = new_group({.name = "twin"});
+      const ProcessGroup second = new_group({.name = "twin"});
+    });
+    unsetenv("LOCKSTEP_TEST_MACHINES");
+    std::set<std::uint64_t> identities;
+    for (int rank = 0; rank < 3; ++rank) {
+      const flight::RankRecord record = record_in(folder.path(), rank);
+      ASSERT_EQ(record.groups.size(), 3U);
+      for (const flight::GroupInfo& group : record.groups) identities.insert(group.identity);
+    }
+    EXPECT_EQ(identities.size(), 3U);
+    EXPECT_FALSE(identities.contains(0));
+  }
 }
 
 TEST(FlightMulti, PlacesOfCallsAreRecordedAndShown) {

@@ -123,6 +123,22 @@ TEST(FlightRecorder, TheLastOperationsStayAndOldTicketsEndNothing) {
   }
 }
 
+// The thread of an old call was stopped right after it had looked at its entry. It goes on when the ring has gone
+// round.
+TEST(FlightRecorder, AnEndThatComesTooLateEndsNoOtherCall) {
+  const std::uint64_t later = flight::Entry::under_way(5 + flight::kEntries);
+  flight::Entry entry{};
+  entry.serial = 5;
+  entry.ended = later;
+  flight::Ticket(&entry, 5).end(Outcome::kDone);
+  EXPECT_EQ(entry.ended, later);
+  entry.ended = flight::Entry::under_way(5);
+  flight::Ticket(&entry, 5).end(Outcome::kFailed);
+  EXPECT_EQ(entry.ended & 3, static_cast<std::uint64_t>(Outcome::kFailed));
+  flight::Ticket(&entry, 5).end(Outcome::kDone);
+  EXPECT_EQ(entry.ended & 3, static_cast<std::uint64_t>(Outcome::kFailed)) << "the first end counts";
+}
+
 TEST(FlightRecorder, OldGroupsMakeRoom) {
   const ScratchFolder folder;
   const std::string path = use_file(folder);

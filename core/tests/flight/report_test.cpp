@@ -192,6 +192,31 @@ TEST(FlightReport, GroupsAreMatchedFromTheLastOneOn) {
   EXPECT_EQ(shared[0].members.size(), 2U);
 }
 
+// Rank 0 waits in a second group 'pair' while rank 1 has made one of this name and computes.
+TEST(FlightReport, GroupsOfOneNameAreMatchedByTheirIdentity) {
+  auto records = world(2);
+  for (RankRecord& record : records) {
+    record.groups.push_back({"pair", "lockstep", record.rank, 2, {0, 1}, false, 7});
+    add(record, Op::kBroadcast, 1, 20).group = 1;
+  }
+  records[0].groups.push_back({"pair", "lockstep", 0, 2, {0, 1}, false, 8});
+  add(records[0], Op::kBarrier, 1, 12, Outcome::kUnderWay).group = 2;
+  EXPECT_EQ(said_of(records),
+            "Group 'pair': rank 0 waits in barrier #1 for 12.0 s; rank 1 (pid 1001 on here) has not made the group, or "
+            "its recorder has forgotten it: it is outside of Lockstep since broadcast #1 (1024 float32) ended, 19.0 s "
+            "ago.\n");
+  const auto shared = flight::shared_groups(records);
+  ASSERT_EQ(shared.size(), 3U);
+  EXPECT_EQ(shared[0].members.size(), 1U);
+  EXPECT_EQ(shared[0].turn, 0U);
+  EXPECT_EQ(shared[1].members.size(), 2U);
+  EXPECT_EQ(shared[1].turn, 1U);
+  // Rank 1 has forgotten its first group.
+  records[1].groups.back().identity = 8;
+  records[1].operations.back().op = Op::kBarrier;
+  EXPECT_EQ(said_of(records), "Group 'pair': rank 0 waits in barrier #1 for 12.0 s; every rank has called it.\n");
+}
+
 TEST(FlightReport, JsonAndTraceHoldEveryOperation) {
   auto records = world(2);
   add(records[0], Op::kAllReduce, 5, 12, Outcome::kUnderWay).place = "src/train.cpp:41";

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "lockstep/nn/data_parallel.h"
+#include "nn/batch_norm/synchronised_batch_norm.h"
 #include "nn/error_texts.h"
 #include "nn/twins.h"
 #include "support/process_ranks.h"
@@ -337,6 +338,39 @@ TEST(SyncBatchNormErrorsMulti, IsRefusedByDataParallel) {
     DataParallel<Net> made(plain, two, [] { return Net(torch::nn::Linear(3, 3), SyncBatchNorm(3)); });
     expect_in(error_of([&] { made.forward(x); }), refused);
   });
+}
+
+// Rank 1 leaves out a forward pass, or a backward pass: the others are told from where the layer was made or converted.
+TEST(SyncBatchNormFault, NamesTheLineOfTheProgram) {
+  for (const bool converted : {false, true}) {
+    for (const bool backward : {false, true}) {
+      run_processes(2, [&](int rank) {
+        torch::set_num_threads(1);
+        const ProcessGroupGuard group;
+        torch::nn::Sequential net(torch::nn::Linear(4, 4), torch::nn::BatchNorm1d(4));
+        if (converted) {
+          convert_sync_batchnorm(net, nullptr, {}, {"src/model.cpp", 12});
+        } else {
+          net = torch::nn::Sequential(torch::nn::Linear(4, 4),
+                                      SyncBatchNorm(SyncBatchNormOptions(4, {"src/model.cpp", 12})));
+        }
+        Tensor loss = net->forward(torch::randn({3, 4})).square().sum();
+        barrier();
+        nn_detail::group_of_synchronised_layers(nullptr, torch::kCPU)
+            ->getBackend(torch::kCPU)
+            ->setTimeout(std::chrono::milliseconds(700));
+        if (rank == 0) {
+          expect_in(
+              error_of([&] {
+                backward ? loss.backward() : static_cast<void>(net->forward(torch::randn({3, 4})));
+              }),
+              {" timed out on rank 0: rank(s) 1 (last call all_gather #1 at src/model.cpp:12 (",
+               "called by rank(s) 0 at src/model.cpp:12", converted ? "(batch normalisation '1')" : "(SyncBatchNorm)"});
+        }
+        expect_in(error_of([] { barrier(); }), {"timed out on rank 0"});  // the groups of a world break together
+      });
+    }
+  }
 }
 
 TEST(SyncBatchNormFault, NamesTheLayerAndTheRankThatDoesNotCome) {

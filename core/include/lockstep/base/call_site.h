@@ -1,8 +1,9 @@
 // CallSite: the line of a program from which a function of this library is called. Errors of collectives and messages
 // name it on every rank.
 //
-// Collectives, messages and wrappers have it as their last argument, and the compiler fills it in: `CallSite site =
-// CallSite::here()`. Other functions that communicate have no site, unless the program makes a CallScope around them.
+// Collectives, messages, functions that make groups, and wrappers have it as their last argument, and the compiler
+// fills it in: `CallSite site = CallSite::here()`. Other functions that communicate have no site, unless the program
+// makes a CallScope around them.
 //
 // `lockstep::all_reduce(tensor)` in line 41 of src/train.cpp has the call site "src/train.cpp:41".
 //

@@ -227,7 +227,7 @@ inline void init_process_group(MPI_Comm communicator, std::string_view backend =
 
 // Makes a group of the ranks of `communicator`, in their order. All of them must be ranks of the world. Collective over
 // these ranks.
-inline ProcessGroup new_group(MPI_Comm communicator, GroupOptions options = {}) {
+inline ProcessGroup new_group(MPI_Comm communicator, GroupOptions options = {}, CallSite site = CallSite::here()) {
   const auto members = mpi_communicator(communicator);
   const int own = is_initialized() ? get_rank() : -1;
   std::vector<int> ranks(static_cast<std::size_t>(members->size));
@@ -244,7 +244,7 @@ inline ProcessGroup new_group(MPI_Comm communicator, GroupOptions options = {}) 
                                                         "the world of init_process_group only");
   }
   options.sort_ranks = false;
-  return new_group(ranks, options);
+  return new_group(ranks, options, site);
 }
 
 }  // namespace lockstep

@@ -20,6 +20,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
 
+#include "lockstep/base/call_site.h"
 #include "lockstep/base/fork.h"
 #include "lockstep/c10d/errors.h"
 #include "lockstep/store/store.h"
@@ -133,25 +134,27 @@ struct GroupOptions {
 // Makes a group of `ranks`, without duplicates. Collective over the members; blocks until they are there. Other ranks
 // may call it too: they return at once with a handle whose get_rank is -1 and whose operations throw. Without `ranks`:
 // all ranks of the world.
-ProcessGroup new_group(std::span<const int> ranks, const GroupOptions& options = {});
-ProcessGroup new_group(std::initializer_list<int> ranks, const GroupOptions& options = {});
-ProcessGroup new_group(const GroupOptions& options = {});
+ProcessGroup new_group(std::span<const int> ranks, const GroupOptions& options = {}, CallSite site = CallSite::here());
+ProcessGroup new_group(std::initializer_list<int> ranks, const GroupOptions& options = {},
+                       CallSite site = CallSite::here());
+ProcessGroup new_group(const GroupOptions& options = {}, CallSite site = CallSite::here());
 
 // Collective over `parent`: ranks with equal colors form a group, ordered by key and then by rank. A rank with a
 // negative color joins none.
-ProcessGroup split_group(int color, int key = 0, const ProcessGroup& parent = nullptr,
-                         const GroupOptions& options = {});
+ProcessGroup split_group(int color, int key = 0, const ProcessGroup& parent = nullptr, const GroupOptions& options = {},
+                         CallSite site = CallSite::here());
 
 // Collective over `parent`: makes groups of `group_size` consecutive group ranks, which must divide the parent's size.
 // Returns this rank's group. (PyTorch returns all groups too, so that the program can destroy them; here a group ends
 // with its last handle.)
-ProcessGroup new_subgroups(int group_size, const GroupOptions& options = {}, const ProcessGroup& parent = nullptr);
+ProcessGroup new_subgroups(int group_size, const GroupOptions& options = {}, const ProcessGroup& parent = nullptr,
+                           CallSite site = CallSite::here());
 
 // Makes a group for each list of ranks of the world: {{0, 2}, {1, 3}}. Collective over the ranks that are in a list;
 // other ranks may call it too. No rank may be in two lists. Returns this rank's group. A rank that is in no list gets
 // the handle of a group without members: get_rank is -1, get_world_size 0, and operations throw.
 ProcessGroup new_subgroups_by_enumeration(const std::vector<std::vector<int>>& ranks_per_subgroup,
-                                          const GroupOptions& options = {});
+                                          const GroupOptions& options = {}, CallSite site = CallSite::here());
 
 // The world for a scope: the constructor makes it, the destructor always leaves it. When an exception leaves the scope,
 // the other ranks are told and fail at once instead of waiting. The destructor never throws.

@@ -216,6 +216,8 @@ class Communicator {
   std::uint64_t family() const;
   // Whether all ranks share memory: they are on one machine.
   bool shares_memory() const;
+  // A number that all ranks of this group have and no other group has; 0: the system had no random bytes.
+  std::uint64_t identity() const;
 
   // Args: AllReduce, Reduce, Broadcast, AllGather, Gather, Scatter, ReduceScatter, AllToAll, Barrier, Send, Receive.
   template <typename Args>

@@ -7,7 +7,11 @@
 //   if (finite.check(loss)) optimizer.step();
 //
 // Under DistributedDataParallel one rank's NaN is in every rank's gradients after the backward pass, and nobody can
-// tell whose it was. So the ranks exchange their losses.
+// tell whose it was. So the ranks exchange their losses. And while a check exists, DistributedDataParallel on the CPU
+// looks at gradients before it sends them: at all values of a gradient of up to 4096, at 4096 of a larger one. If a
+// step is bad, the ranks exchange what they have seen, and the error names the ranks whose gradients were bad first,
+// each with its first such parameter. Not named is the rank of a single bad value that was not looked at, of gradients
+// on a device, and of gradients that average_gradients() has made a mean.
 //
 // Reading all gradients takes some percent of a step of a small model. A program that clips has read them already: see
 // the check with a norm. With kError, other programs have a cheaper way, `checks_per_sweep`.
@@ -74,7 +78,8 @@ class FiniteCheck {
   // Collective over the group: one small all-gather; blocks. Call it once in each step, after the backward pass
   // that sends. `loss` is this rank's loss, one number. Returns whether all ranks' losses and gradients are finite. The
   // error is a c10::Error such as "rank 0, step 17: the loss of rank 2 is nan; the gradient of 'fc.weight' is not
-  // finite".
+  // finite", or "rank 0, step 17: the gradient of 'fc.weight' is not finite; rank 2 has sent a gradient of 'fc.weight'
+  // that was not finite".
   bool check(const torch::Tensor& loss);
   // The same for a program that knows the norm of all gradients, as clip_grad_norm_ returns it: reads the gradients
   // only if this norm is not finite.
@@ -124,6 +129,8 @@ class FiniteCheck {
   // Does nothing if the ranks' hashes agree. If they differ: collective, and throws an error that names the first
   // tensor that differs.
   void refuse_drift(const std::vector<double>& by_rank, const std::vector<double>& hashes);
+  // Adds whose gradients were not finite before their mean. Collective. `losses`: by rank.
+  void add_bad_senders(std::string& problem, const std::vector<double>& losses) const;
   // `found`: what this rank has found beside its loss. `next`: what is to be read later.
   bool decide(double loss, std::string found, std::shared_ptr<Late> next = nullptr);
 
@@ -141,6 +148,7 @@ class FiniteCheck {
   std::size_t next_ = 0;
   std::int64_t next_element_ = 0;
   std::shared_ptr<Late> late_;
+  std::shared_ptr<const void> evidence_;  // while it lives, reducers look at what this rank sends
 };
 
 }  // namespace lockstep

@@ -31,14 +31,17 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/call_site.h"
 #include "lockstep/c10d/process_groups.h"
 
 namespace lockstep {
 
 // As torch::nn::BatchNormOptions, and the group.
 struct SyncBatchNormOptions {
-  SyncBatchNormOptions(std::int64_t num_features)
-      : num_features_(num_features) {}  // NOLINT(google-explicit-constructor)
+  // Errors name `where`, the line that makes the options.
+  SyncBatchNormOptions(std::int64_t num_features,  // NOLINT(google-explicit-constructor)
+                       CallSite where = CallSite::here())
+      : num_features_(num_features), site(where) {}
 
   TORCH_ARG(std::int64_t, num_features);
   TORCH_ARG(double, eps) = 1e-5;
@@ -49,6 +52,9 @@ struct SyncBatchNormOptions {
   TORCH_ARG(bool, track_running_stats) = true;
   // The ranks that normalise together. Null: the world.
   TORCH_ARG(ProcessGroup, process_group) = nullptr;
+
+ public:
+  CallSite site;
 };
 
 class SyncBatchNormImpl : public torch::nn::NormImplBase<0, SyncBatchNormImpl, SyncBatchNormOptions> {
@@ -79,15 +85,18 @@ TORCH_MODULE(SyncBatchNorm);
 // something cannot be converted; then nothing has been changed:
 //   - a BatchNorm that has neither affine parameters nor running statistics: nothing in it can be marked
 //   - a module of another type with buffers running_mean and running_var: a batch normalisation of its own, it seems
+// Errors of the layers' collectives name the layer and this call's line, in the forward pass and in the backward pass.
 // Not collective, but make the same call on all ranks. Not thread-safe.
 std::vector<std::string> convert_sync_batchnorm(torch::nn::Module& module, const ProcessGroup& group = nullptr,
-                                                const std::vector<std::string>& except = {});
+                                                const std::vector<std::string>& except = {},
+                                                CallSite site = CallSite::here());
 
 template <typename Contained>
 std::vector<std::string> convert_sync_batchnorm(const torch::nn::ModuleHolder<Contained>& module,
                                                 const ProcessGroup& group = nullptr,
-                                                const std::vector<std::string>& except = {}) {
-  return convert_sync_batchnorm(static_cast<torch::nn::Module&>(*module.ptr()), group, except);
+                                                const std::vector<std::string>& except = {},
+                                                CallSite site = CallSite::here()) {
+  return convert_sync_batchnorm(static_cast<torch::nn::Module&>(*module.ptr()), group, except, site);
 }
 
 // The names of the layers in `module` that synchronise, in the order of named_modules().

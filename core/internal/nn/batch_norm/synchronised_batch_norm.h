@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/call_place.h"
 #include "lockstep/c10d/process_groups.h"
 
 namespace lockstep::nn_detail {
@@ -21,8 +22,16 @@ struct BatchNormCall {
   double eps = 0;
 };
 
-// Collective over the group, which has other ranks. Differentiable once. `layer` is for messages.
-torch::Tensor synchronised_batch_norm(const BatchNormCall& call, const ProcessGroup& group, const std::string& layer);
+// What errors of a layer's collectives name on every rank, unless the program has a CallScope of its own: the line that
+// has made or converted the layer, because LibTorch's modules call it; and a label.
+struct LayerPlace {
+  CallSite site;
+  TextNumber label = 0;
+};
+
+// Collective over the group, which has other ranks. Differentiable once. `layer` is for messages of this rank.
+torch::Tensor synchronised_batch_norm(const BatchNormCall& call, const ProcessGroup& group, const std::string& layer,
+                                      const LayerPlace& place);
 
 // The group of its own in which these layers talk, beside that of the program (null: the world). The first call, which
 // is collective, makes it.

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/call_place.h"
 #include "c10d/backend/collective_call.h"
 #include "c10d/backend/group_core.h"
 #include "c10d/backend/group_errors.h"
@@ -77,10 +78,12 @@ std::shared_ptr<GroupCore> ProcessGroupLockstep::join(const std::shared_ptr<comm
   communicator_options.family = options.family;
   auto communicator = comm::Communicator::create(store, communicator_options);
   const std::string who = describe_member(options.rank, options.name, options.global_ranks);
-  if (!communicator.ok()) throw_status(communicator.status(), who + ", joining the group");
+  if (!communicator.ok())
+    throw_status(communicator.status(), who + ", joining the group" + describe_place(current_call_place()));
   auto core = std::make_shared<GroupCore>(std::move(communicator).value(), options.world_size,
                                           GroupCore::Names{who, options.profiled_as});
-  core->record_as(flight::add_group(options.name, "lockstep", options.rank, options.world_size, options.global_ranks));
+  core->record_as(flight::add_group(options.name, "lockstep", options.rank, options.world_size, options.global_ranks,
+                                    core->communicator()->identity()));
   return core;
 }
 

@@ -8,6 +8,7 @@
 #include <set>
 #include <tuple>
 
+#include "base/call_place.h"
 #include "c10d/backend/group_errors.h"
 #include "c10d/world/target.h"
 #include "c10d/world/world_state.h"
@@ -48,6 +49,11 @@ BackendChoice check_options(const WorldState::Facts& facts, const GroupOptions& 
   return choice;
 }
 
+// "new_group at src/train.cpp:41".
+std::string with_place(const char* caller) {
+  return caller + describe_place(current_call_place());
+}
+
 // Members with different backends would wait for one another, each in its own.
 void check_same_backends(const WorldState::Facts& facts, const WorldState::Members& members, const std::string& key,
                          const BackendChoice& choice, bool is_default, Deadline deadline, const char* caller) {
@@ -63,7 +69,7 @@ void check_same_backends(const WorldState::Facts& facts, const WorldState::Membe
     const std::string who = fmt::format("rank {} cannot join group '{}'", facts.rank, members.name);
     comm::GroupRegistry::of_process().tell({why.with_context(who), {}}, nullptr);
   }
-  throw_status(why, fmt::format("{}: rank {}, group '{}'", caller, facts.rank, members.name));
+  throw_status(why, fmt::format("{}: rank {}, group '{}'", with_place(caller), facts.rank, members.name));
 }
 
 // This rank's call is wrong: tells the members that wait for it.
@@ -118,7 +124,8 @@ ProcessGroup make_group(WorldState::Members members, const std::string& key, con
                                  members.rank, members.ranks, records_of(members.ranks, *facts.members),
                                  deadline.remaining_ms(), facts.place.local_rank, options.backend_options});
     } catch (const std::exception& error) {
-      world.check_store_loss(error, fmt::format("{}: rank {}, group '{}'", caller, facts.rank, members.name));
+      world.check_store_loss(error,
+                             fmt::format("{}: rank {}, group '{}'", with_place(caller), facts.rank, members.name));
       throw;
     }
     for (const DeviceBackend& one : backends) one.backend->setTimeout(timeout);
@@ -207,7 +214,8 @@ std::vector<int> get_process_group_ranks(const ProcessGroup& group) {
   return WorldState::of_process().members(group_or_default(group, "get_process_group_ranks")).ranks;
 }
 
-ProcessGroup new_group(std::span<const int> ranks, const GroupOptions& options) {
+ProcessGroup new_group(std::span<const int> ranks, const GroupOptions& options, CallSite site) {
+  const CallScope scope(site);
   WorldState& world = WorldState::of_process();
   WorldState::Members members;
   members.ranks.assign(ranks.begin(), ranks.end());
@@ -221,15 +229,16 @@ ProcessGroup new_group(std::span<const int> ranks, const GroupOptions& options) 
   return make_group(std::move(members), key, options, "new_group");
 }
 
-ProcessGroup new_group(std::initializer_list<int> ranks, const GroupOptions& options) {
-  return new_group(std::span<const int>(ranks.begin(), ranks.size()), options);
+ProcessGroup new_group(std::initializer_list<int> ranks, const GroupOptions& options, CallSite site) {
+  return new_group(std::span<const int>(ranks.begin(), ranks.size()), options, site);
 }
 
-ProcessGroup new_group(const GroupOptions& options) {
-  return new_group(get_process_group_ranks(), options);
+ProcessGroup new_group(const GroupOptions& options, CallSite site) {
+  return new_group(get_process_group_ranks(), options, site);
 }
 
-ProcessGroup split_group(int color, int key, const ProcessGroup& parent, const GroupOptions& options) {
+ProcessGroup split_group(int color, int key, const ProcessGroup& parent, const GroupOptions& options, CallSite site) {
+  const CallScope scope(site);
   const ProcessGroup whole = group_or_default(parent, "split_group");
   WorldState& world = WorldState::of_process();
   const WorldState::Members of_parent = world.members(whole);
@@ -250,7 +259,7 @@ ProcessGroup split_group(int color, int key, const ProcessGroup& parent, const G
   return make_group(std::move(members), fmt::format("{}/{}", text, color), options, "split_group");
 }
 
-ProcessGroup new_subgroups(int group_size, const GroupOptions& options, const ProcessGroup& parent) {
+ProcessGroup new_subgroups(int group_size, const GroupOptions& options, const ProcessGroup& parent, CallSite site) {
   const std::vector<int> ranks = WorldState::of_process().members(group_or_default(parent, "new_subgroups")).ranks;
   if (group_size < 1 || ranks.size() % static_cast<std::size_t>(group_size) != 0) {
     throw ArgumentError(ErrorCode::kInvalidArgument,
@@ -261,16 +270,16 @@ ProcessGroup new_subgroups(int group_size, const GroupOptions& options, const Pr
   for (auto first = ranks.begin(); first != ranks.end(); first += group_size) {
     lists.emplace_back(first, first + group_size);
   }
-  return new_subgroups_by_enumeration(lists, options);
+  return new_subgroups_by_enumeration(lists, options, site);
 }
 
 ProcessGroup new_subgroups_by_enumeration(const std::vector<std::vector<int>>& ranks_per_subgroup,
-                                          const GroupOptions& options) {
+                                          const GroupOptions& options, CallSite site) {
   constexpr const char* kCaller = "new_subgroups_by_enumeration";
   const WorldState::Facts facts = WorldState::of_process().facts(kCaller);
   check_lists(ranks_per_subgroup, facts.world_size, kCaller);
   for (const std::vector<int>& ranks : ranks_per_subgroup) {
-    if (std::find(ranks.begin(), ranks.end(), facts.rank) != ranks.end()) return new_group(ranks, options);
+    if (std::find(ranks.begin(), ranks.end(), facts.rank) != ranks.end()) return new_group(ranks, options, site);
   }
   return make_group({-1, {}, "no group"}, "none", options, kCaller);
 }

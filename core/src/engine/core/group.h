@@ -167,6 +167,8 @@ class Group {
   virtual Status check_present(const std::vector<int>& ranks) = 0;
   // Whether all ranks share memory: they are on one machine.
   virtual bool shares_memory() const = 0;
+  // See Communicator.
+  virtual std::uint64_t identity() const = 0;
   // Ranks that have not called this collective, as far as this rank knows.
   virtual std::vector<int> absent(std::uint64_t sequence) const = 0;
 

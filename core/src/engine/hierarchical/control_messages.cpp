@@ -94,10 +94,10 @@ void ControlMessages::take_news(int source, std::string_view text) {
   }
 }
 
-void ControlMessages::ask() {
+void ControlMessages::ask(bool gives_up) {
   peers_.forget_answers();
   send_news(/*conditions=*/false);
-  tell_neighbours(Type::kAsk, "");
+  tell_neighbours(Type::kAsk, "", gives_up ? 1 : 0);
 }
 
 void ControlMessages::arrived(const ActiveMessageHeader& header, std::string_view text) {
@@ -108,7 +108,10 @@ void ControlMessages::arrived(const ActiveMessageHeader& header, std::string_vie
     case Type::kCause:
       if (told.cause.empty()) told.cause = text;
       break;
-    case Type::kAsk: asked_ = true; break;
+    case Type::kAsk:
+      asked_ = true;
+      if (header.tag != 0) board_.note_giving_up(header.source);
+      break;
     case Type::kAbort: reported_break_ = {static_cast<ErrorCode>(header.tag), std::string(text)}; break;
     case Type::kNews: take_news(header.source, text); break;
     case Type::kMessage: break;

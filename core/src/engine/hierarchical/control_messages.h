@@ -21,7 +21,7 @@ struct ActiveMessageHeader {
   enum class Type : std::uint32_t { kMessage, kHello, kNews, kAsk, kAbort, kCause, kGoodbye };
   Type type = Type::kMessage;
   std::int32_t source = 0;
-  std::int64_t tag = 0;  // of a message its tag; of an abort its error code
+  std::int64_t tag = 0;  // of a message its tag; of an abort its error code; of a kAsk 1 if the sender gives up
 };
 
 std::string pack_header(const ActiveMessageHeader& header, const std::string& token);
@@ -56,8 +56,9 @@ class ControlMessages {
   void reach(int rank);
   // What the ranks of this machine have called, and with `conditions` why they stand still.
   void send_news(bool conditions);
-  // Asks the neighbours for news. Answers from before do not count any more.
-  void ask();
+  // Asks the neighbours for news. Answers from before do not count any more. `gives_up`: because a wait of this rank
+  // has reached its timeout, as the neighbours are told.
+  void ask(bool gives_up);
 
   // Called by the transport's handler.
   void arrived(const ActiveMessageHeader& header, std::string_view text);

@@ -20,6 +20,9 @@ constexpr auto kFirstNews = std::chrono::milliseconds(50);
 constexpr auto kNewsEvery = std::chrono::milliseconds(200);
 // At a timeout the others are asked what they have called. On a busy machine their answers take up to this time.
 constexpr auto kAnswers = std::chrono::milliseconds(200);
+// Ranks of several machines often reach their timeout together. The first of these machines breaks the group, so that
+// all ranks get one text. The others wait this long for the break: longer than kAnswers by what a busy machine needs.
+constexpr auto kOthersVerdict = std::chrono::seconds(1);
 // A rank that is gone may have sent messages that are still on their way.
 constexpr auto kLateMessages = std::chrono::milliseconds(20);
 
@@ -34,11 +37,12 @@ Status FailureWatch::check(const Transfer* transfer, bool expired, Watch& watch)
   }
   LOCKSTEP_RETURN_IF_ERROR(check_deaths(transfer, now - watch.progressed));
   watch.warns = watch.warns || loses_patience(watch);
-  if (!expired && watch.warns && has_asked(watch.asked_to_warn)) {
+  if (!expired && watch.warns && has_asked(watch.asked_to_warn, /*gives_up=*/false)) {
     watch.warns = false;
     watch.warning = warning(transfer, watch);
   }
-  if (!expired || !has_asked(watch.asked_to_end)) return {};
+  if (!expired || !has_asked(watch.asked_to_end, /*gives_up=*/true)) return {};
+  if (now - watch.asked_to_end < kOthersVerdict && earlier_machine_gives_up()) return {};
   if (transfer != nullptr) return timed_out(*transfer, watch);
   const HierarchicalOperation* const late = steps_.oldest();
   return late == nullptr ? Status(ErrorCode::kTimeout, "timed out") : timed_out(*late, watch);
@@ -114,13 +118,22 @@ std::vector<int> FailureWatch::awaited(const Transfer* transfer) const {
   return ranks;
 }
 
-bool FailureWatch::has_asked(Watch::Time& asked) {
+bool FailureWatch::has_asked(Watch::Time& asked, bool gives_up) {
   const auto now = Clock::now();
   if (asked == Watch::Time()) {
     asked = now;
-    messages_.ask();
+    messages_.ask(gives_up);
   }
   return now - asked >= kAnswers;
+}
+
+bool FailureWatch::earlier_machine_gives_up() const {
+  for (int machine = 0; machine < context_.machine(); ++machine) {
+    for (const int rank : context_.topology.ranks(machine)) {
+      if (board_.gives_up(rank, kOthersVerdict)) return true;
+    }
+  }
+  return false;
 }
 
 void FailureWatch::look(Watch& watch) const {

@@ -37,8 +37,10 @@ class FailureWatch {
   bool local_operation_is_stuck();
   std::vector<int> awaited(const Transfer* transfer) const;
   // Asks the others what they have called, because with a short timeout no news have come yet. True once their answers
-  // have had time to arrive. `asked`: when this wait has asked for this purpose.
-  bool has_asked(Watch::Time& asked);
+  // have had time to arrive. `asked`: when this wait has asked for this purpose. `gives_up`: see ask().
+  bool has_asked(Watch::Time& asked, bool gives_up);
+  // Whether a rank of an earlier machine gives up too. Then its text is the error of all ranks.
+  bool earlier_machine_gives_up() const;
   void look(Watch& watch) const;
   std::string warning(const Transfer* transfer, const Watch& watch) const;
   AbsentRank where_absent(int rank, std::uint64_t sequence, const Watch& watch) const;

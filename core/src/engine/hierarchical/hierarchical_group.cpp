@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/fault_point.h"
+#include "base/fnv1a.h"
 #include "engine/core/error_text.h"
 #include "engine/core/group_registry.h"
 #include "engine/core/long_wait.h"
@@ -300,6 +301,12 @@ Status HierarchicalGroup::check_present(const std::vector<int>& ranks) {
         fmt::format("{} (pid {} on {}) {}", roster_.name(rank), member.pid, member.host, parts_->peers.how_gone(rank)));
   }
   return {};
+}
+
+// Not the token itself, which nobody else may know: the identity is shown to readers of recorders.
+std::uint64_t HierarchicalGroup::identity() const {
+  MutexLock lock(mutex_);
+  return fnv1a(parts_->context.token);
 }
 
 std::vector<int> HierarchicalGroup::absent(std::uint64_t sequence) const {

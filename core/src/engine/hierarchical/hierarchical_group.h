@@ -56,6 +56,7 @@ class HierarchicalGroup final : public Group, public std::enable_shared_from_thi
   void show_wait(const std::string& what) override { locals_.before().show_wait(what); }
   Status check_present(const std::vector<int>& ranks) override;
   bool shares_memory() const override { return false; }
+  std::uint64_t identity() const override;
   std::vector<int> absent(std::uint64_t sequence) const override;
   void close() override;
 

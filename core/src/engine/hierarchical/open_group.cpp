@@ -1,5 +1,6 @@
 // How a HierarchicalGroup is made, and how it ends.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -297,7 +298,8 @@ void HierarchicalGroup::close() {
     if (parts_ != nullptr && break_status_.ok()) {
       const std::string cause = parts_->peers.known_cause(rank_);
       if (!parts_->idle()) {
-        const std::string how = fmt::format("{} left the group with {} under way", me(), what_is_under_way());
+        const std::string how = fmt::format("{} (pid {} on {}) left the group with {} under way", me(), getpid(),
+                                            topology_.member(rank_).host, what_is_under_way());
         (void)break_group(loss(cause, how));
       } else {
         parts_->messages.tell_neighbours(ControlMessages::Type::kGoodbye, cause);

@@ -64,6 +64,19 @@ std::uint64_t CallBoard::latest(int rank) const {
   return call;
 }
 
+void CallBoard::note_giving_up(int rank) const {
+  rows_[own_][rank].gave_up.store(std::chrono::steady_clock::now().time_since_epoch().count(),
+                                  std::memory_order_relaxed);
+}
+
+bool CallBoard::gives_up(int rank, std::chrono::steady_clock::duration time) const {
+  const auto since = (std::chrono::steady_clock::now() - time).time_since_epoch().count();
+  return std::any_of(rows_.begin(), rows_.end(), [&](Row row) {
+    const std::int64_t when = row[rank].gave_up.load(std::memory_order_relaxed);
+    return when != 0 && when >= since;
+  });
+}
+
 void Peers::forget_answers() {
   for (Told& told : told_) told.answered = false;
 }

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -26,6 +27,7 @@ class CallBoard {
     // From where it was called, if this is that call's: set to 0 while the texts are written.
     std::atomic<std::uint64_t> has_place_of;
     std::array<std::atomic<std::uint64_t>, sizeof(SentPlace) / sizeof(std::uint64_t)> place;
+    std::atomic<std::int64_t> gave_up;  // when it said last that its timeout is over, by this machine's clock; 0: never
   };
   using Row = Entry*;
 
@@ -43,6 +45,11 @@ class CallBoard {
   bool has_called(int rank, std::uint64_t sequence) const { return sequence_of(latest(rank)) >= sequence; }
   // From where `rank` has made its latest call, as far as any rank of this machine knows.
   std::optional<SentPlace> place(int rank) const;
+
+  // `rank` says that its timeout is over, and that it breaks the group soon.
+  void note_giving_up(int rank) const;
+  // Whether any rank of this machine has heard that from `rank` within `time`.
+  bool gives_up(int rank, std::chrono::steady_clock::duration time) const;
 
  private:
   ArenaBlock memory_;  // of this rank's row

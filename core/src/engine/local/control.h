@@ -101,6 +101,7 @@ struct alignas(kLine) RankState {
 struct alignas(kLine) Header {
   std::atomic<std::uint32_t> sleepers;
   alignas(kLine) std::atomic<std::uint32_t> aborted_by;  // 1 + the rank that broke the group first; 0: none
+  std::atomic<std::uint64_t> identity;                   // Group::identity(), from the first rank that comes
 };
 
 // Why a rank broke the group. Each rank writes its own record before it sets Header::aborted_by, so a rank that dies in

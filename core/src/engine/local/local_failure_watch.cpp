@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/host.h"
 #include "engine/core/error_text.h"
 #include "engine/core/failure.h"
 #include "engine/core/long_wait.h"
@@ -130,9 +131,9 @@ void LocalFailureWatch::look(Watch& watch) const {
   }
 }
 
-// "rank 1 (pid 7) left the group".
+// "rank 1 (pid 7 on node1) left the group".
 std::string LocalFailureWatch::gone(int rank) const {
-  return fmt::format("{} (pid {}) {}", memory_.roster().name(rank), memory_.peer(rank).pid,
+  return fmt::format("{} (pid {} on {}) {}", memory_.roster().name(rank), memory_.peer(rank).pid, host_name(),
                      waiting_.left(rank) ? "left the group" : memory_.peer(rank).how_gone());
 }
 
@@ -166,7 +167,7 @@ bool LocalFailureWatch::has_any_of(const std::vector<const Fd*>& processes) cons
   return false;
 }
 
-// "rank 1 (pid 7) died <when> (last call ...)".
+// "rank 1 (pid 7 on node1) died <when> (last call ...)".
 Status LocalFailureWatch::loss_of(int rank, const std::string& when) const {
   const std::string cause = waiting_.known_cause(rank);
   const std::string what = fmt::format("{} {} ({}); first seen by {}{}", gone(rank), when, last_call(memory_, rank),

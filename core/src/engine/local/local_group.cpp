@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <span>
 #include <thread>
 #include <utility>
 
 #include "base/fault_point.h"
+#include "base/host.h"
+#include "base/random.h"
 #include "engine/core/error_text.h"
 #include "engine/core/group_registry.h"
 #include "engine/core/long_wait.h"
@@ -38,7 +41,11 @@ LocalGroup::LocalGroup(const CommunicatorOptions& options, HandOver parts)
       small_calls_{CopyWays(memory_, &RankState::small_ways)},
       ring_(memory_, waiting_),
       reduce_stream_(memory_, waiting_, ring_),
-      move_stream_(memory_, waiting_, ring_) {}
+      move_stream_(memory_, waiting_, ring_) {
+  std::uint64_t drawn = 0, none = 0;
+  if (fill_random(std::as_writable_bytes(std::span(&drawn, 1))).ok())
+    memory_.header().identity.compare_exchange_strong(none, drawn);
+}
 
 Result<std::shared_ptr<LocalGroup>> LocalGroup::create(Store& store, const CommunicatorOptions& options,
                                                        Deadline deadline) {
@@ -273,7 +280,8 @@ void LocalGroup::hear(const Failure& failure) {
 // This rank leaves while others may still use its buffers.
 void LocalGroup::break_by_leaving(const std::string& operation) const {
   if (waiting_.aborted()) return;
-  const std::string how = fmt::format("{} (pid {}) left the group with {} under way", me(), getpid(), operation);
+  const std::string how =
+      fmt::format("{} (pid {} on {}) left the group with {} under way", me(), getpid(), host_name(), operation);
   const Status why = loss(waiting_.known_cause(rank_), how);
   waiting_.abort(why.code(), why.message());
 }

@@ -46,6 +46,7 @@ class LocalGroup final : public Group, public std::enable_shared_from_this<Local
   void show_wait(const std::string& what) override { memory_.wait_note(rank_).write(what); }
   Status check_present(const std::vector<int>& ranks) override { return watch_.check_present(ranks); }
   bool shares_memory() const override { return true; }
+  std::uint64_t identity() const override { return memory_.header().identity.load(std::memory_order_relaxed); }
   std::vector<int> absent(std::uint64_t sequence) const override { return watch_.absent(sequence); }
   void close() override;
 

@@ -98,7 +98,7 @@ std::vector<Layer> layers_to_convert(torch::nn::Module& module, const std::vecto
 }  // namespace
 
 std::vector<std::string> convert_sync_batchnorm(torch::nn::Module& module, const ProcessGroup& group,
-                                                const std::vector<std::string>& except) {
+                                                const std::vector<std::string>& except, CallSite site) {
   const std::vector<Layer> layers = layers_to_convert(module, except);
   nn_detail::intercept_batch_norm();
   watch_groups([](const ProcessGroup& left) { Marks::get().forget(left); });
@@ -106,7 +106,8 @@ std::vector<std::string> convert_sync_batchnorm(torch::nn::Module& module, const
   for (const Layer& layer : layers) {
     names.push_back(layer.name);
     if (layer.own != nullptr) layer.own->options.process_group(group);
-    const auto mark = std::make_shared<const Mark>(Mark{group, layer.module, layer.name});
+    const TextNumber label = number_of_label(c10::str("batch normalisation '", layer.name, "'"));
+    const auto mark = std::make_shared<const Mark>(Mark{group, layer.module, layer.name, {site, label}});
     for (const Tensor& tensor : layer.tensors) Marks::get().set(tensor, mark);
   }
   return names;

@@ -8,7 +8,6 @@
 
 #include "fast_batch_norm.h"
 #include "nn/all_ranks.h"
-#include "nn/batch_norm/synchronised_batch_norm.h"
 
 namespace lockstep::nn_detail {
 namespace {
@@ -32,7 +31,7 @@ Tensor intercepted(const Tensor& input, const std::optional<Tensor>& weight, con
       input, or_undefined(weight), or_undefined(bias), or_undefined(running_mean), or_undefined(running_var), momentum,
       eps};
   if (mark != nullptr && has_other_ranks(mark->group))
-    return synchronised_batch_norm(call, mark->group, c10::str("batch normalisation '", mark->name, "'"));
+    return synchronised_batch_norm(call, mark->group, c10::str("batch normalisation '", mark->name, "'"), mark->place);
   // A converted layer takes the faster way in a world of one rank too.
   if (training && (mark != nullptr || is_fast_everywhere()) && suits_fast_batch_norm(call))
     return fast_batch_norm(call);
@@ -66,7 +65,8 @@ void Marks::forget(const ProcessGroup& group) {
   for (auto& [tensor, entry] : marks_) {
     if (entry.mark->group != group) continue;
     old.push_back(std::exchange(
-        entry.mark, std::make_shared<const Mark>(Mark{nullptr, entry.mark->layer, entry.mark->name, true})));
+        entry.mark,
+        std::make_shared<const Mark>(Mark{nullptr, entry.mark->layer, entry.mark->name, entry.mark->place, true})));
   }
 }
 

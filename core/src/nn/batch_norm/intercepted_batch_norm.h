@@ -14,6 +14,7 @@
 
 #include "lockstep/base/mutex.h"
 #include "lockstep/c10d/process_groups.h"
+#include "nn/batch_norm/synchronised_batch_norm.h"
 
 namespace lockstep::nn_detail {
 
@@ -21,6 +22,7 @@ struct Mark {
   ProcessGroup group;                      // null: the world
   std::weak_ptr<torch::nn::Module> layer;  // empty where no shared_ptr owns the layer
   std::string name;
+  LayerPlace place;
   bool group_was_left = false;  // then `group` is null: a mark may live as long as the process
 
   // aten::batch_norm cannot tell: a layer without running statistics uses those of its batch in evaluation mode too.

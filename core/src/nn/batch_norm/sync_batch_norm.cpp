@@ -26,9 +26,10 @@ torch::Tensor SyncBatchNormImpl::forward(const torch::Tensor& input) {
     if (!options.momentum()) momentum = 1.0 / num_batches_tracked.item<double>();
   }
   if (synchronises) {
-    return nn_detail::synchronised_batch_norm({input, weight, bias, running_mean, running_var, momentum, options.eps()},
-                                              options.process_group(),
-                                              c10::str("SyncBatchNorm of ", options.num_features(), " channels"));
+    static const TextNumber kLabel = number_of_label("SyncBatchNorm");
+    return nn_detail::synchronised_batch_norm(
+        {input, weight, bias, running_mean, running_var, momentum, options.eps()}, options.process_group(),
+        c10::str("SyncBatchNorm of ", options.num_features(), " channels"), {options.site, kLabel});
   }
   return torch::nn::functional::detail::batch_norm(input, running_mean, running_var, weight, bias,
                                                    is_training() || !options.track_running_stats(), momentum,

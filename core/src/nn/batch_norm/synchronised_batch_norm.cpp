@@ -25,6 +25,7 @@ using torch::Tensor;
 struct Pass : torch::CustomClassHolder {
   ProcessGroup group;
   std::string layer;
+  LayerPlace place;
   int rank = 0;
   BatchStatistics statistics;
   double eps = 0;
@@ -113,6 +114,8 @@ class SyncBatchNormFunction : public torch::autograd::Function<SyncBatchNormFunc
     const auto pass = c10::static_intrusive_pointer_cast<Pass>(context->saved_data["pass"].toCapsule());
     TORCH_CHECK_NOT_IMPLEMENTED(!torch::GradMode::is_enabled(), place_of(*pass),
                                 ": second derivatives are not implemented; call backward() without create_graph");
+    const CallScope scope(pass->place.site);
+    const CallLabel label(pass->place.label);
     const torch::autograd::variable_list saved = context->get_saved_variables();
     const Tensor& input = saved[0];
     const Tensor& weight = saved[1];
@@ -138,12 +141,16 @@ ProcessGroup group_of_synchronised_layers(const ProcessGroup& group, c10::Device
   return shared_own_group(group, device, "SyncBatchNorm");
 }
 
-torch::Tensor synchronised_batch_norm(const BatchNormCall& call, const ProcessGroup& group, const std::string& layer) {
+torch::Tensor synchronised_batch_norm(const BatchNormCall& call, const ProcessGroup& group, const std::string& layer,
+                                      const LayerPlace& place) {
   hold_owed_meeting();
+  const CallScope scope(place.site);
+  const CallLabel label(place.label);
   BatchNormCall plain = call;
   plain.input = call.input.contiguous(call.input.suggest_memory_format());
   auto pass = c10::make_intrusive<Pass>();
   pass->layer = layer;
+  pass->place = {CallScope::current(), place.label};
   pass->rank = get_rank(group);
   pass->group = in_layer(*pass, [&] { return group_of_synchronised_layers(group, call.input.device().type()); });
   pass->eps = call.eps;

@@ -8,6 +8,7 @@
 #include "backward_pass.h"
 #include "c10d/world/engine_of.h"
 #include "flight/recorder.h"
+#include "gradient_evidence.h"
 #include "lockstep/c10d/process_group_lockstep.h"
 #include "nn/same_on_all_ranks.h"
 #include "nn/sparse_mean.h"
@@ -181,6 +182,8 @@ void BackwardPass::finish_sparse() {
     const torch::Tensor own = own_rows({parameter.name, parameter.tensor},
                                        kind_ != Kind::kShadow ? gradient : torch::Tensor(), reducer_.backend.rank());
     sent_ += own.indices().nbytes() + own.values().nbytes();
+    if (own.is_cpu() && is_evidence_wanted())
+      note_evidence(parameter.users, reducer_.passes_begun, own.values().contiguous());
     gradient = mean_of_rows(own, parameter.tensor, reducer_.backend);
     if (scale != 1) gradient.mul_(scale);
   }

@@ -5,6 +5,8 @@
 #include <exception>
 #include <utility>
 
+#include "gradient_evidence.h"
+
 namespace lockstep::nn_detail {
 
 BackwardPass::BackwardPass(ReducerState& reducer, Kind kind, bool follows_forward, double exposed)
@@ -14,6 +16,7 @@ BackwardPass::BackwardPass(ReducerState& reducer, Kind kind, bool follows_forwar
       builds_buckets_(!reducer.has_buckets()),
       gradients_(reducer.parameters.size()),
       exposed_(exposed) {
+  ++reducer_.passes_begun;
   if (!builds_buckets_) expect_gradients();
 }
 
@@ -54,6 +57,8 @@ void BackwardPass::place(std::size_t index, const torch::Tensor& incoming) {
   const Placed placed = reducer_.buckets.place(index, kind_ != Kind::kShadow, incoming);
   reducer_.report->set_used(index, placed != Placed::kZeros);
   if (placed == Placed::kInPlace) ++placed_;
+  if ((placed == Placed::kInPlace || placed == Placed::kCopied) && is_evidence_wanted())
+    note_evidence(reducer_.parameters[index].users, reducer_.passes_begun, reducer_.buckets.view(index));
   if (placed == Placed::kToCopy) gradients_[index].to_copy = true;
 }
 

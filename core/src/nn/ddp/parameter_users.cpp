@@ -37,7 +37,7 @@ UsersPtr join_users(const torch::Tensor& parameter, const std::vector<int>& rank
   }
   std::weak_ptr<ParameterUsers>& known = all.of[parameter.unsafeGetTensorImpl()];
   std::shared_ptr<ParameterUsers> users = known.lock();
-  if (!users) known = users = std::make_shared<ParameterUsers>(ParameterUsers{ranks, {}});
+  if (!users) known = users = std::make_shared<ParameterUsers>(ranks);
   std::erase_if(users->reducers, [](const auto& other) { return other.expired(); });
   users->reducers.push_back(std::move(reducer));
   return users;

@@ -5,6 +5,7 @@
 
 #include <torch/types.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -15,8 +16,14 @@ namespace lockstep::nn_detail {
 
 // One for each parameter. Every reducer of the parameter holds it, so `use_count` tells how many there are.
 struct ParameterUsers {
+  explicit ParameterUsers(const std::vector<int>& the_ranks) : ranks(the_ranks) {}
+
   std::vector<int> ranks;                     // of the world: those of the first reducer
   std::vector<std::weak_ptr<void>> reducers;  // all that have ever joined
+  // Numbers of passes (gradient_evidence.h): the last one, and the first one in which this rank's gradient was not
+  // finite; 0: none.
+  mutable std::atomic<std::uint64_t> last_pass{0};
+  mutable std::atomic<std::uint64_t> bad_pass{0};
 };
 using UsersPtr = std::shared_ptr<const ParameterUsers>;
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -52,6 +53,7 @@ struct ReducerState {
   const bool sends_buffers_early;
   std::optional<PassReport> report;  // made after the buckets
   ProgramPasses passes;
+  std::uint64_t passes_begun = 0;  // that send; the same number on all ranks
 
   std::shared_ptr<CommHook> hook;  // null: the buckets are all-reduced
   bool hook_is_checked = false;    // the ranks have compared it

@@ -13,6 +13,7 @@
 #include "c10d/streams.h"
 #include "lockstep/base/log.h"
 #include "nn/all_ranks.h"
+#include "nn/ddp/gradient_evidence.h"
 #include "nn/ddp/module_state.h"
 #include "nn/helpers/named_gradients.h"
 #include "replica_hash.h"
@@ -106,6 +107,7 @@ FiniteCheck::FiniteCheck(const torch::nn::Module& module, const FiniteCheckOptio
                     "kSkip needs checks_per_sweep = 0");
   TORCH_CHECK_VALUE(options_.compare_every >= 0, "FiniteCheck: compare_every must not be negative, got ",
                     options_.compare_every);
+  if (nn_detail::has_other_ranks(options_.group)) evidence_ = nn_detail::want_evidence();
   note_infinite();
   keep_buffers();
 }
@@ -233,6 +235,7 @@ void FiniteCheck::note_step(bool taken) {
   ++step_;
   if (taken) return keep_buffers();
   ++skipped_;
+  static_cast<void>(nn_detail::take_evidence(nn_detail::distinct_parameters(module_)));  // it concerns this step alone
   restore_buffers();
 }
 
@@ -249,6 +252,7 @@ void FiniteCheck::check_parameters() {
   add_bad_losses(problem, column(all, 1), fmt::format("in step {} ", late.step), "was");
   if (std::find(finders.begin(), finders.end(), 1.0) != finders.end())
     add(problem, found.empty() ? "parameters of other ranks are not finite" : found);
+  if (!problem.empty()) add_bad_senders(problem, column(all, 1));
   TORCH_CHECK(problem.empty(), "rank ", get_rank(options_.group), ", before step ", step_, ": ", problem,
               kWhenItDiverges);
 }
@@ -299,6 +303,30 @@ std::vector<torch::Tensor> FiniteCheck::next_part() {
   return part;
 }
 
+// Of several ranks, the ones that were first. A rank with a bad loss is named already.
+void FiniteCheck::add_bad_senders(std::string& problem, const std::vector<double>& losses) const {
+  constexpr std::size_t kShown = 4;
+  if (!nn_detail::has_other_ranks(options_.group)) return;
+  const std::vector<NamedParameter> parameters = nn_detail::distinct_parameters(module_);
+  const nn_detail::Evidence own = nn_detail::take_evidence(parameters);
+  const auto rows = nn_detail::rows_of_all_ranks(
+      {static_cast<double>(own.pass), static_cast<double>(own.ago), static_cast<double>(own.parameter)},
+      options_.group);
+  double first = 0;
+  for (const std::vector<double>& row : rows) {
+    if (row[0] != 0 && (first == 0 || row[0] < first)) first = row[0];
+  }
+  std::size_t shown = 0;
+  for (std::size_t rank = 0; first != 0 && rank < rows.size(); ++rank) {
+    const auto parameter = static_cast<std::size_t>(rows[rank][2]);
+    if (rows[rank][0] != first || !std::isfinite(losses[rank]) || parameter >= parameters.size()) continue;
+    if (++shown > kShown) break;
+    const std::string when = rows[rank][1] == 0 ? "" : fmt::format(" {:.0f} backward passes ago", rows[rank][1]);
+    add(problem, fmt::format("rank {} has sent a gradient of '{}' that was not finite{}", rank,
+                             parameters[parameter].name, when));
+  }
+}
+
 std::string FiniteCheck::bad_gradients() const {
   const auto gradients = nn_detail::gradient_values(nn_detail::distinct_parameters(module_));
   if (nn_detail::have_finite_sum(nn_detail::without_names(gradients))) return "";
@@ -336,6 +364,7 @@ bool FiniteCheck::decide(double own, std::string found, std::shared_ptr<Late> ne
   } else if (any_found) {
     add(problem, sweeps ? "parameters of other ranks are not finite" : "gradients of other ranks are not finite");
   }
+  if (!problem.empty()) add_bad_senders(problem, all);  // all ranks know of a problem, though in other words
   const std::int64_t step = step_++;
   if (problem.empty()) {
     skipped_in_a_row_ = 0;
