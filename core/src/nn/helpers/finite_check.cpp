@@ -15,7 +15,7 @@
 #include "nn/all_ranks.h"
 #include "nn/ddp/module_state.h"
 #include "nn/helpers/named_gradients.h"
-#include "replica_hash.h"
+#include "nn/helpers/replica_hash.h"
 
 namespace lockstep {
 namespace nn_detail {
