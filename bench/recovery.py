@@ -1,8 +1,9 @@
 """recovery: from SIGKILL of one of two ranks to the first all-reduce after the restart, under `lockstep run`, under
 torchrun with the same program, and under Monarch with PyTorch and Gloo; the same from the moment in which a machine of two
 is unplugged, which needs root; until the survivors of four ranks go on in their processes (reconfigure); and until all
-ranks of a training that outlives them (ElasticTraining) have done their next step, with a newcomer and without. And until
-each rank that is left has its error, of our groups and of Gloo's."""
+ranks of a training that outlives them (ElasticTraining) have done their next step, with a newcomer and without, beside the
+same training of PyTorch, which torchrun starts again from its checkpoint. And until each rank that is left has its error, of
+our groups and of Gloo's."""
 
 from __future__ import annotations
 
@@ -201,10 +202,10 @@ def ours(tools: Tools, program: str, standby: str) -> list[str]:
     return [str(part) for part in [*launcher, tools.program(program)]]
 
 
-def torchrun(tools: Tools, options: tuple[str, ...], program: str) -> list[str]:
+def torchrun(tools: Tools, options: tuple[str, ...], *command: object) -> list[str]:
     given = [str(free_port()) if option == "PORT" else option for option in options]
     launcher = [tools.python, "-m", "torch.distributed.run", "--nproc_per_node", RANKS, "--max-restarts", PEER_KILLS]
-    return [str(part) for part in [*launcher, *given, "--no-python", tools.program(program)]]
+    return [str(part) for part in [*launcher, *given, "--no-python", *command]]
 
 
 def contenders(tools: Tools, counts: dict[str, int]) -> dict[str, Callable[[], Samples]]:
@@ -219,7 +220,7 @@ def contenders(tools: Tools, counts: dict[str, int]) -> dict[str, Callable[[], S
     for name, way in usual("torchrun").items():
         for program in ("core", "c10d"):
             found[f"torchrun {name} {program}"] = lambda way=way, program=program: killed(
-                tools, torchrun(tools, way.options, f"bench_recovery_{program}"), PEER_KILLS)
+                tools, torchrun(tools, way.options, tools.program(f"bench_recovery_{program}")), PEER_KILLS)
     for name, way in MONARCH_RECOVERY.items():
         found[f"monarch {name}"] = lambda way=way: killed_under_monarch(tools, way)
     return found
@@ -320,8 +321,8 @@ def measure_in_place(tools: Tools, outcome: Outcome) -> None:
 class Training:
     """A training that outlives its ranks, without a launcher."""
 
-    def __init__(self, tools: Tools, job: Job, ranks: int, *, newcomers: bool) -> None:
-        self.tools, self.job, self.ranks = tools, job, ranks
+    def __init__(self, tools: Tools, job: Job, ranks: int, *, newcomers: bool, steps: int = 0) -> None:
+        self.tools, self.job, self.ranks, self.steps = tools, job, ranks, steps
         self.port = str(free_port())
         self.newcomers = str(job.folder / "newcomers") if newcomers else "none"
         self.living = list(range(ranks))
@@ -331,19 +332,24 @@ class Training:
         self.pids = {number: report["pid"] for number, report in zip(self.living, job.wait_for(1, self.living))}
 
     def launch(self, number: int) -> None:
-        self.job.launch([str(self.tools.program("bench_recovery_training")), self.newcomers],
+        self.job.launch([str(self.tools.program("bench_recovery_training")), self.newcomers, str(self.steps)],
                         {"RANK": str(number), "WORLD_SIZE": str(self.ranks), "MASTER_ADDR": "127.0.0.1",
                          "MASTER_PORT": self.port})
 
     def add_newcomer(self) -> None:
-        """Until it waits."""
+        """Until it waits. The ranks stop meanwhile, so the training is short enough to be repeated without a death."""
+        for number in self.living:
+            os.kill(self.pids[number], signal.SIGSTOP)
         self.launch(self.next)
         self.pids[self.next] = self.job.wait_for(1, [self.next])[0]["pid"]
         self.next += 1
         time.sleep(0.3)
+        for number in self.living:
+            os.kill(self.pids[number], signal.SIGCONT)
 
-    def kill(self, victim: int) -> tuple[float, dict[str, float]]:
-        """Milliseconds until all ranks have done a step, and of each part of the recovery, on the slowest rank."""
+    def kill(self, victim: int) -> tuple[float, dict[str, float], set[tuple[int, str]]]:
+        """Milliseconds until all ranks have done a step, and of each part of the recovery, on the slowest rank. The numbers
+        of the ranks' steps, with their weights."""
         self.living.remove(victim)
         expected = {number: len(self.job.reports(number)) + 1 for number in self.living}
         if self.newcomers != "none":
@@ -358,19 +364,45 @@ class Training:
             if end > 0:
                 parts[part] = (end - before) * 1e3
                 before = end
-        return (ends["done_at"] - start) * 1e3, parts
+        return (ends["done_at"] - start) * 1e3, parts, {(report["step"], report["weights"]) for report in done}
+
+
+def quiet_weights(tools: Tools, steps: int) -> set[tuple[int, str]]:
+    """After each step, without a death."""
+    with Job(tools) as job:
+        training = Training(tools, job, RANKS, newcomers=False, steps=steps)
+        job.wait_for(steps, training.living)
+        return {(report["step"], report["weights"]) for report in job.reports(0)}
+
+
+def killed_under_torchrun(tools: Tools, outcome: Outcome) -> list[float]:
+    """Milliseconds until all ranks of the same training in PyTorch have done a step, from its checkpoint: the best way."""
+    script = str(HERE / "peers" / "recovery_training.py")
+    found: dict[str, list[float]] = {}
+    for name, way in usual("torchrun").items():
+        try:
+            found[name] = killed(tools, torchrun(tools, way.options, tools.python, script), PEER_KILLS)[KILLED]
+        except BenchError as error:
+            outcome.missing.append(f"recovery, {REPLACED}: torchrun {name} not measured: {error}")
+    if not found:
+        return []
+    best = min(found, key=lambda name: statistics.median(found[name]))
+    outcome.notes.append(f"{REPLACED}: torchrun, {PEER_KILLS} kills for each of its ways, best: {best}")
+    return found[best]
 
 
 def measure_next_step(tools: Tools, outcome: Outcome) -> None:
     order = random.Random(SEED)
     times: dict[str, list[float]] = {REPLACED: [], FEWER: []}
     parts: dict[str, list[dict[str, float]]] = {REPLACED: [], FEWER: []}
+    weights: dict[str, list[set[tuple[int, str]]]] = {REPLACED: [], FEWER: []}
 
     def kill(training: Training, case: str) -> None:
         time.sleep(order.uniform(*STEADY))
-        whole, of_parts = training.kill(order.choice(training.living))
+        whole, of_parts, of_weights = training.kill(order.choice(training.living))
         times[case].append(whole)
         parts[case].append(of_parts)
+        weights[case].append(of_weights)
 
     with Job(tools) as job:
         training = Training(tools, job, RANKS, newcomers=True)
@@ -389,6 +421,13 @@ def measure_next_step(tools: Tools, outcome: Outcome) -> None:
         text = ", ".join(f"{name} {statistics.median(values):,.1f}" for name, values in medians.items() if values)
         outcome.notes.append(f"{case}: {len(times[case])} times, the slowest in {max(times[case]):,.0f} ms; medians of the "
                              f"parts in ms: {text}")
+    right = quiet_weights(tools, 1 + max(step for of_one in weights[REPLACED] for step, _ in of_one))
+    outcome.rows.append(Row("recovery", f"recoveries to the weights of a quiet run, bit for bit, of {len(times[REPLACED])}", None,
+                            RANKS, [sum(of_one <= right for of_one in weights[REPLACED])], [len(times[REPLACED])], "all", "",
+                            more_is_better=True))
+    if theirs := killed_under_torchrun(tools, outcome):
+        outcome.rows.append(Row("recovery", REPLACED, None, RANKS, times[REPLACED], [statistics.median(theirs)], "torchrun",
+                                "ms"))
 
 
 def notice(tools: Tools, program: list[object], case: str, net: Network | None, *, forks: bool) -> list[float]:

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <exception>
 #include <map>
+#include <tuple>
 
 #include "c10d/backend/group_errors.h"
 #include "elastic_parts.h"
@@ -75,27 +76,29 @@ std::string ElasticTraining::description() const {
   return text;
 }
 
-ElasticTraining::Survey ElasticTraining::survey(bool lost) const {
+ElasticTraining::Survey ElasticTraining::survey(bool lost) {
   Survey all;
-  struct Row {
-    Survey::Rank rank;
-    bool lost, compares, closed;
-    std::int64_t generation;
-  };
   const std::int64_t place = newcomers_ != nullptr ? newcomers_->place : -1;
   const bool closed = newcomers_ != nullptr && newcomers_->closed;
-  const Row mine{
-      {done_, after_, steps_, last_, broken_at_, place, whole_, !started_}, lost, !compared_, closed, generation_};
-  for (const Row& row : all_gather_object(mine)) {
-    all.ranks.push_back(row.rank);
-    all.lost = all.lost || row.lost;
-    all.compares = all.compares || row.compares;
-    all.closed = all.closed || row.closed;
-    all.generation = std::max(all.generation, row.generation);
-    const Survey::Rank& one = all.ranks.back();
+  const Survey::Rank mine{done_, after_, steps_, last_, broken_at_, run_, place, hash_, first_hash_, whole_, !started_};
+  for (const auto& [rank, is_lost, compares, is_closed, generation] :
+       all_gather_object(std::tuple(mine, lost, !compared_, closed, generation_))) {
+    all.ranks.push_back(rank);
+    all.lost = all.lost || is_lost;
+    all.compares = all.compares || compares;
+    all.closed = all.closed || is_closed;
+    all.generation = std::max(all.generation, generation);
+    if (!rank.is_newcomer()) all.run = std::max(all.run, rank.run);
+  }
+  for (const Survey::Rank& one : all.ranks) {
+    if (!all.has_ended(one)) first_hash_ = std::max(first_hash_, one.first_hash);
+  }
+  for (std::size_t rank = 0; rank < all.ranks.size(); ++rank) {
+    Survey::Rank& one = all.ranks[rank];
+    if (one.starts && one.hash != first_hash_) one.whole = false;
     if (!one.whole || one.done <= all.furthest) continue;
     all.furthest = one.done;
-    all.source = static_cast<int>(all.ranks.size()) - 1;
+    all.source = static_cast<int>(rank);
   }
   return all;
 }
@@ -105,6 +108,7 @@ ElasticTraining::Survey ElasticTraining::survey(bool lost) const {
 // When a run begins, and when newcomers have come.
 void ElasticTraining::require_alike(const Survey& all) {
   generation_ = all.generation + 1;
+  run_ = all.run;
   if (!all.compares) return;
   try {
     nn_detail::check_same_lines(
@@ -122,7 +126,7 @@ void ElasticTraining::require_alike(const Survey& all) {
 
 void ElasticTraining::require_same_start(const Survey& all) const {
   for (const Survey::Rank& one : all.ranks) {
-    if (!one.starts || one.done < 0 || one.done == all.furthest) continue;
+    if (!one.starts || one.is_newcomer() || one.done == all.furthest) continue;
     end_alike();
     throw ArgumentError(ErrorCode::kInvalidArgument,
                         fmt::format("ElasticTraining: expected the same ElasticOptions::first_step on all ranks, found "
@@ -134,10 +138,17 @@ void ElasticTraining::require_same_start(const Survey& all) const {
 void ElasticTraining::require_whole(const Survey& all) const {
   if (all.source >= 0) return;
   end_alike();
-  if (std::all_of(all.ranks.begin(), all.ranks.end(), [](const auto& one) { return one.done < 0; })) {
+  if (std::all_of(all.ranks.begin(), all.ranks.end(), [](const auto& one) { return one.is_newcomer(); })) {
     throw BackendError(ErrorCode::kPeerFailed,
                        "ElasticTraining: the ranks that had the state of the training have died before this newcomer "
                        "got it: go on from a checkpoint");
+  }
+  if (std::any_of(all.ranks.begin(), all.ranks.end(),
+                  [](const auto& one) { return one.starts && !one.is_newcomer(); })) {
+    throw BackendError(ErrorCode::kPeerFailed,
+                       fmt::format("ElasticTraining: rank 0 has died before the others had the state with which it "
+                                   "began, and theirs may be another one: start the training again. The death: {}",
+                                   last_death_));
   }
   throw ArgumentError(ErrorCode::kUnsupported,
                       fmt::format("ElasticTraining: an error came while all ranks that are left were in update (step "
@@ -149,7 +160,7 @@ void ElasticTraining::require_whole(const Survey& all) const {
 
 void ElasticTraining::require_enough(const Survey& all) {
   const bool over = std::all_of(all.ranks.begin(), all.ranks.end(),
-                                [&](const auto& one) { return one.done < 0 || one.done >= one.last; });
+                                [&](const auto& one) { return one.is_newcomer() || one.done >= one.last; });
   if (get_world_size() >= options_.min_ranks || over) return;
   too_few_ = true;
   end_alike();

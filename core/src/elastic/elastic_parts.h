@@ -32,21 +32,38 @@ struct ElasticTraining::Survey {
     std::int64_t steps = 0;  // of run()
     std::int64_t last = 0;   // after which it ends
     std::int64_t broken_at = -1;
+    std::int64_t run = 0;     // the number of its run()
     std::int64_t place = -1;  // Newcomers::place
+    double hash = 0;          // of its state, if it starts
+    double first_hash = 0;    // of the state with which the training begins; 0: not known to it
     bool whole = false;
     bool starts = false;  // it has been in no world of this training
+
+    bool is_newcomer() const { return done < 0; }
   };
   std::vector<Rank> ranks;
   bool compares = false;        // a rank has not yet compared what must be the same on all
   std::int64_t generation = 0;  // how many worlds the ranks have been in, at most
   bool closed = false;          // Newcomers::closed, on one rank at least
   bool lost = false;            // a rank has noticed that there are fewer, or that a newcomer did not come
+  std::int64_t run = 0;         // the latest run() in which one of these ranks is
   std::int64_t furthest = -1;   // of those that are whole
   int source = -1;              // the first of these
 
   bool is_behind(int rank) const {
     const Rank& one = ranks[static_cast<std::size_t>(rank)];
     return !one.whole || one.done < furthest;
+  }
+  // Whether other ranks have seen the end of this rank's run(), and have begun another one.
+  bool has_ended(const Rank& one) const { return !one.is_newcomer() && one.run < run && one.done >= one.last; }
+  bool has_several_runs() const {
+    return std::any_of(ranks.begin(), ranks.end(), [&](const Rank& one) { return has_ended(one); });
+  }
+  // Whether there is anything left to do.
+  bool is_over() const {
+    return std::all_of(ranks.begin(), ranks.end(), [](const Rank& one) {
+      return one.is_newcomer() || (one.done >= one.last && one.after >= one.done);
+    });
   }
 };
 

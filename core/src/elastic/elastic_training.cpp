@@ -28,6 +28,10 @@ std::uint64_t spread(std::uint64_t number) {
   return number ^ (number >> 31);
 }
 
+// How many calls of run() have ended in this process, in whichever training: a rank may notice a death at the end of
+// one when another rank is in the next one already.
+std::int64_t runs_ended = 0;
+
 // Of a rank, or of the store that it served. A rank that waits for one that has seen the death is told to form the
 // world anew too.
 bool tells_of_death(const std::exception& error) {
@@ -152,7 +156,11 @@ void ElasticTraining::run(std::int64_t steps, const ElasticFunctions& functions)
   if (finished_ && steps <= done_) return;
   finished_ = false;
   if (snapshot_->begun) put_back();  // an earlier run() ended in the middle of a step
-  if (!started_ && done_ >= 0) look_at_store();
+  run_ = runs_ended + 1;
+  if (!started_ && done_ >= 0) {
+    look_at_store();
+    note_start();
+  }
   steps_ = last_ = steps;
   world_size_ = get_world_size();
   if (micro_batches_ == 0) micro_batches_ = world_size_;
@@ -179,6 +187,17 @@ void ElasticTraining::run(std::int64_t steps, const ElasticFunctions& functions)
   end_for_newcomers();
   tell_launcher();
   finished_ = true;
+  runs_ended = run_;
+}
+
+// All ranks begin with the state of rank 0, whatever dies meanwhile.
+void ElasticTraining::note_start() {
+  try {
+    hash_ = elastic_detail::hash_of_state(parts_);
+  } catch (const checkpoint::CheckpointError&) {
+    hash_ = 0;  // description() throws it again, where the others learn of it
+  }
+  first_hash_ = get_rank() == 0 && whole_ ? hash_ : 0;
 }
 
 // They are told when this is destroyed.
@@ -251,7 +270,7 @@ void ElasticTraining::put_back() {
   snapshot_->begun = false;
 }
 
-// False: this rank has done all, and the others have left.
+// False: this rank has done all, and the others have left, or are in a later run().
 bool ElasticTraining::recover(const std::exception_ptr& why) {
   last_death_ = text_of(why);
   log::info(fmt::format("ElasticTraining: after {} steps: {}", done_, last_death_));
@@ -273,10 +292,12 @@ bool ElasticTraining::recover(const std::exception_ptr& why) {
     Survey all;
     std::exception_ptr again = unless_a_rank_dies([&] { all = survey(lost); });
     if (again == nullptr) {
+      if (all.has_ended(all.ranks[static_cast<std::size_t>(get_rank())])) return false;
       require_whole(all);
       note_places(all);
+      if (all.has_several_runs()) return true;
       if (!all.lost) refuse_repetition(all, why);
-      again = unless_a_rank_dies([&] { admit(options_.newcomer_timeout); });
+      if (!all.is_over()) again = unless_a_rank_dies([&] { admit(options_.newcomer_timeout); });
     }
     if (again == nullptr) return true;
     log::info(fmt::format("ElasticTraining: once more: {}", text_of(again)));
@@ -290,8 +311,8 @@ void ElasticTraining::catch_up() {
   const Survey all = survey(/*lost=*/false);
   require_fresh_store(all);
   require_alike(all);
-  require_same_start(all);
   require_whole(all);
+  require_same_start(all);
   require_enough(all);
   bring_up_to_date(all);
   started_ = caught_up_ = true;
@@ -324,7 +345,7 @@ void ElasticTraining::bring_up_to_date(const Survey& all) {
   for (const Cursor& cursor : cursors_) cursor.load(cursor.state());  // this rank's micro-batches may be others now
   after_ = done_;
   for (const Survey::Rank& one : all.ranks) {
-    if (one.done >= 0) after_ = std::min(after_, one.after);
+    if (!one.is_newcomer()) after_ = std::min(after_, one.after);
   }
 }
 

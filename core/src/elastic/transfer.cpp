@@ -10,7 +10,9 @@
 #include <tuple>
 #include <utility>
 
+#include "base/fnv1a.h"
 #include "lockstep/c10d/objects.h"
+#include "nn/helpers/replica_hash.h"
 
 namespace lockstep::elastic_detail {
 namespace {
@@ -144,6 +146,23 @@ checkpoint::Checkpoint as_checkpoint(const Contents& contents, bool with_values,
 }
 
 }  // namespace
+
+double hash_of_state(const std::vector<Part>& parts) {
+  std::string values;
+  std::vector<NamedParameter> tensors;
+  for (const Part& part : parts) {
+    if (part.save) continue;
+    const checkpoint::Checkpoint state = saved(part);
+    for (const auto& [name, value] : state.content().metadata) values += fmt::format("{}: {}\n", name, value);
+    for (const auto& [name, tensor] : state.content().tensors) {
+      values += name + "\n";
+      tensors.push_back({name, tensor});
+    }
+  }
+  std::vector<double> hashes = nn_detail::hashes_of(tensors);
+  hashes.push_back(static_cast<double>(fnv1a(values) >> 11));
+  return nn_detail::hash_of(hashes);
+}
 
 void send_state(const std::vector<Part>& parts, int to) {
   std::vector<Contents> contents;

@@ -19,6 +19,10 @@ struct Part {
   std::function<void(const checkpoint::Checkpoint&)> restore = {};
 };
 
+// A number for the bits of all models and optimizers among `parts`, and for what belongs to them (hyperparameters); not
+// 0. Reads each tensor once. The program's own values do not count. Throws what Checkpoint::add_optimizer throws.
+double hash_of_state(const std::vector<Part>& parts);
+
 // Both block. `to` and `from`: ranks of the world. Parts are the same on both, in the same order. Large tensors of a
 // model or an optimizer arrive in the receiver's own memory. An error leaves some parts old, and some new or torn.
 void send_state(const std::vector<Part>& parts, int to);

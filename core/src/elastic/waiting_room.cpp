@@ -58,14 +58,26 @@ std::pair<std::string, std::string> first_difference(const std::string& one, con
   }
 }
 
+using Fields = std::tuple<std::vector<std::string>, std::int64_t, std::vector<std::int64_t>, std::int64_t, std::int64_t,
+                          std::int64_t>;
+
+// nullopt: the training is over.
+std::optional<Invitation> invitation_of(const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  if (text.starts_with(kRefused))
+    throw ArgumentError(ErrorCode::kInvalidArgument,
+                        fmt::format("ElasticTraining: this newcomer cannot join: {}: give it the options and states of "
+                                    "the others",
+                                    text.substr(kRefused.size())));
+  auto [handles, uuid, places, full_size, micro_batches, newcomers] = decode_object<Fields>(text);
+  return Invitation{std::move(handles), uuid, std::move(places), full_size, micro_batches, newcomers};
+}
+
 Deadline soon() {
   return Deadline::after(kCallTime);
 }
 
 using Op = comm::StoreCall::Op;
-
-using Fields = std::tuple<std::vector<std::string>, std::int64_t, std::vector<std::int64_t>, std::int64_t, std::int64_t,
-                          std::int64_t>;
 
 }  // namespace
 
@@ -88,15 +100,13 @@ std::optional<Invitation> WaitingRoom::wait(const std::string& handle, const std
   if (wish >= 0) require(store_->set(wish_key(number), std::to_string(wish), soon()));
   require(store_->set(handle_key(number), handle, soon()));
   if (is_closed()) return std::nullopt;
-  const std::string text = value_of(store_->get(invitation_key(number), Deadline::never()));
-  if (text.empty()) return std::nullopt;
-  if (text.starts_with(kRefused))
-    throw ArgumentError(ErrorCode::kInvalidArgument,
-                        fmt::format("ElasticTraining: this newcomer cannot join: {}: give it the options and states of "
-                                    "the others",
-                                    text.substr(kRefused.size())));
-  auto [handles, uuid, places, full_size, micro_batches, newcomers] = decode_object<Fields>(text);
-  return Invitation{std::move(handles), uuid, std::move(places), full_size, micro_batches, newcomers};
+  while (true) {
+    auto answer = store_->get(invitation_key(number), soon());
+    if (answer.status().code() != ErrorCode::kTimeout) return invitation_of(value_of(std::move(answer)));
+    // The rank that closed the room may have died before it had told everybody who waits.
+    const auto over = store_->ask({.op = Op::kCheck, .keys = {kOver}, .deadline = soon()});
+    if (over.ok() && over.value().number != 0) return std::nullopt;
+  }
 }
 
 std::vector<Waiting> WaitingRoom::waiting(std::size_t most, Deadline deadline, const std::string& description) {

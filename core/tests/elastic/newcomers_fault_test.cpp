@@ -205,6 +205,48 @@ TEST(NewcomersFault, ANewcomerWithOtherStatesIsRefused) {
                /*has_another=*/true);
 }
 
+// After a death without a newcomer, a group breaks although nobody has died, and then there is one: it dies before it
+// meets the others, or after that.
+void die_after_a_break(int world, bool has_met) {
+  const SharedScratchFolder folder;
+  run_processes(world + 1, [&](int number) {
+    run_mortal([&] {
+      const bool is_newcomer = number == world;
+      Program mine{.deaths = {{world - 1, 2, Place::kForward}, {world, 0, Place::kRebuild}}};
+      mine.newcomers = comm::FileStore::open(folder.path("waiting")).value();
+      bool breaks = !is_newcomer;
+      mine.before_update = [&](std::int64_t step) {
+        if (step != 5 || !std::exchange(breaks, false)) return;
+        std::ofstream(folder.path("come"));
+        EXPECT_TRUE(
+            wait_for([&] { return mine.newcomers->check(std::array{std::string("elastic/handle/1")}).value(); }));
+        throw BackendError(ErrorCode::kPeerFailed, "a test");
+      };
+      InitOptions options = kElasticWorld;
+      options.init_method = "file://" + folder.path("store");
+      options.rank = number;
+      options.world_size = world;
+      if (is_newcomer) {
+        EXPECT_TRUE(wait_for([&] { return std::filesystem::exists(folder.path("come")); }));
+      }
+      const ProcessGroupGuard guard("", is_newcomer ? world_of_one() : options);
+      if (is_newcomer && !has_met) {
+        register_newcomer(*mine.newcomers, get_reconfigure_handle());
+        raise(SIGKILL);
+      }
+      train(mine, number, is_newcomer);
+      expect_weights(mine, world - 1);
+    });
+  });
+}
+
+TEST(NewcomersFault, ANewcomerDiesWhenAGroupHasBrokenWithoutADeath) {
+  for (int world = 2; world <= 4; ++world) {
+    die_after_a_break(world, /*has_met=*/false);
+    die_after_a_break(world, /*has_met=*/true);
+  }
+}
+
 class BrokenStore final : public comm::Store {
   Result<comm::StoreAnswer> answer(comm::StoreCall /*call*/) override {
     return Status(ErrorCode::kUnavailable, "nobody answers");

@@ -120,6 +120,10 @@ struct Program {
   std::function<void(std::int64_t)> in_update = [](std::int64_t) {};
   // Told of "died", "frozen", "error" with its text, "rebuilt" and "step".
   std::function<void(const std::string&)> tell = [](const std::string&) {};
+  // Before run(), when a rank sends its state, when a rank gets one, before and after rebuild makes the wrapper, and at
+  // the end of the last after_step.
+  std::function<void()> before_run = [] {}, in_save = [] {}, in_restore = [] {}, in_rebuild = [] {}, rebuilt = [] {},
+                        at_end = [] {};
 
   void make() {
     net = std::make_shared<TestNet>(with_batch_norm);
@@ -204,7 +208,9 @@ inline int train(Program& program, int number, bool is_newcomer = false) {
   training.emplace(ElasticOptions{.rebuild =
                                       [&] {
                                         if (training->recoveries() > 0 || is_newcomer) die_in(0, Place::kRebuild);
+                                        program.in_rebuild();
                                         ddp.emplace(program.net, DistributedDataParallelOptions{.bucket_cap_mb = 1e-4});
+                                        program.rebuilt();
                                         program.tell("rebuilt");
                                       },
                                   .min_ranks = program.min_ranks,
@@ -216,8 +222,15 @@ inline int train(Program& program, int number, bool is_newcomer = false) {
   training->add_optimizer(*program.optimizer);
   training->add_scheduler(*program.scheduler);
   training->add_loader(*program.loader);
-  training->add_state([&](checkpoint::Checkpoint& state) { state.set("own", program.own_count); },
-                      [&](const checkpoint::Checkpoint& state) { program.own_count = state.get_int("own"); });
+  training->add_state(
+      [&](checkpoint::Checkpoint& state) {
+        program.in_save();
+        state.set("own", program.own_count);
+      },
+      [&](const checkpoint::Checkpoint& state) {
+        program.in_restore();
+        program.own_count = state.get_int("own");
+      });
   if (is_newcomer && !training->join()) return -1;
   const auto telling = [&](const auto& part) {
     try {
@@ -227,6 +240,7 @@ inline int train(Program& program, int number, bool is_newcomer = false) {
       throw;
     }
   };
+  program.before_run();
   training->run(program.steps, {.gradients =
                                     [&](ElasticStep& step) {
                                       die_in(step.number(), Place::kForward);
@@ -254,6 +268,7 @@ inline int train(Program& program, int number, bool is_newcomer = false) {
                                       program.tell("step");
                                       EXPECT_EQ(sum.item<float>(), static_cast<float>(get_world_size()));
                                       EXPECT_EQ(program.own_count, done);
+                                      if (done == program.steps) program.at_end();
                                     }});
   EXPECT_EQ(training->steps_done(), program.steps);
   EXPECT_EQ(program.own_count, program.steps);

@@ -185,14 +185,18 @@ TrainingResult Trainer::Loop::Elastic::fit() {
     none.end = TrainingEnd::kNotNeeded;
     return none;
   }
+  const ElasticFunctions functions{.gradients = [this](ElasticStep& step) { compute(step); },
+                                   .update = [this](std::int64_t) { update(); },
+                                   .after_step = [this](std::int64_t) { after_step(); }};
   if (!options_.newcomer) {
-    if (const auto over = begin()) return loop_.finish(*over, std::move(now_.result));
+    if (const auto over = begin()) {
+      training_.run(loop_.progress().step, functions);  // makes no step: newcomers learn that they are not needed
+      return loop_.finish(*over, std::move(now_.result));
+    }
     now_.progress = loop_.progress();
   }
   loop_.model_->train();
-  training_.run(loop_.progress().step + steps_left(), {.gradients = [this](ElasticStep& step) { compute(step); },
-                                                       .update = [this](std::int64_t) { update(); },
-                                                       .after_step = [this](std::int64_t) { after_step(); }});
+  training_.run(loop_.progress().step + steps_left(), functions);
   hold_position();
   return loop_.finish(now_.result.end, std::move(now_.result));
 }

@@ -198,6 +198,32 @@ TEST(TrainerElasticMulti, ANewcomerIsNotNeeded) {
   });
 }
 
+// All epochs are done when the training is resumed: a newcomer that waits learns that it is not needed.
+TEST(TrainerElasticMulti, ANewcomerOfAFinishedTrainingIsNotNeeded) {
+  for (int world = 1; world <= 3; ++world) {
+    const SharedScratchFolder folder;
+    const auto fit = [&](int number, bool resume) {
+      const bool is_newcomer = number == world;
+      TrainerOptions options{.epochs = 1, .checkpoint_dir = folder.path() / "run", .resume = resume};
+      options.elastic.emplace();
+      options.elastic->newcomers = comm::FileStore::open(folder.path(resume ? "second" : "first")).value();
+      options.newcomer = is_newcomer;
+      InitOptions place{.init_method = "file://" + folder.path(resume ? "second-store" : "first-store"),
+                        .rank = number,
+                        .world_size = world,
+                        .enable_reconfigure = true};
+      if (is_newcomer) place = {.rank = 0, .world_size = 1, .store = std::make_shared<comm::HashStore>()};
+      const ProcessGroupGuard guard("", place);
+      Training training(options);
+      const TrainingResult result = training.fit();
+      EXPECT_EQ(result.end, is_newcomer ? TrainingEnd::kNotNeeded : TrainingEnd::kFinished);
+      EXPECT_EQ(result.epochs, is_newcomer ? 0 : 1);
+    };
+    run_processes(world, [&](int number) { fit(number, /*resume=*/false); });
+    run_processes(world + 1, [&](int number) { fit(number, /*resume=*/true); });
+  }
+}
+
 // As the plain loop does it: the epoch ends at once.
 TEST(TrainerElasticMulti, ASmallerLimitEndsTheEpochThatIsResumed) {
   const SharedScratchFolder folder;

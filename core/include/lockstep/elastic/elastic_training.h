@@ -201,7 +201,9 @@ class ElasticTraining {
   // Trains until `steps` steps are done, and returns when all ranks have done them. Collective: all ranks give the same
   // number. First all ranks compare seed, min_ranks, micro_batches, whether newcomers may join, and what was added
   // (names, shapes and dtypes of a model's tensors, kind and numbers of parameters of an optimizer): a c10::ValueError
-  // on every rank names a difference.
+  // on every rank names a difference. All ranks begin the first run() with the state of rank 0: they compare a hash of
+  // models and optimizers, and a rank that differs gets the whole state from rank 0. If rank 0 dies before another rank
+  // has this state, all ranks get kPeerFailed.
   //
   // May be called again, also after an error: ranks that have done fewer steps first get the state of another rank.
   // After run() has returned, a call for no more steps returns at once and does not communicate, so a newcomer's
@@ -238,6 +240,7 @@ class ElasticTraining {
   void go_on(const ElasticFunctions& functions);
   void begin_world();
   void take_step(const ElasticFunctions& functions);
+  void note_start();
   void clear_gradients();
   void put_back();
   void end_for_newcomers() const;
@@ -255,7 +258,7 @@ class ElasticTraining {
   void note_places(const Survey& all);
   std::size_t awaited(elastic_detail::WaitingRoom& room) const;
   bool meet(const std::vector<std::string>& handles, std::int64_t uuid) const;
-  Survey survey(bool lost) const;
+  Survey survey(bool lost);
   std::string description() const;
   void require_alike(const Survey& all);
   void require_same_start(const Survey& all) const;
@@ -279,6 +282,9 @@ class ElasticTraining {
   bool too_few_ = false;                  // run() has ended because too few ranks are left
   bool whole_ = true;                     // parameters and added states are those after `done_` steps
   bool started_ = false;                  // has been in a world of this training
+  double hash_ = 0;                       // of the state, when the first run() began
+  double first_hash_ = 0;                 // that of the state with which the training begins; 0: not known
+  std::int64_t run_ = 0;                  // the number of this run() among those of all trainings
   int world_size_ = 0;                    // when the world was formed last
   std::int64_t done_;                     // steps that are done
   std::int64_t after_;                    // steps for which after_step has returned

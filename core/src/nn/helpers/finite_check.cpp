@@ -16,7 +16,7 @@
 #include "nn/ddp/gradient_evidence.h"
 #include "nn/ddp/module_state.h"
 #include "nn/helpers/named_gradients.h"
-#include "replica_hash.h"
+#include "nn/helpers/replica_hash.h"
 
 namespace lockstep {
 namespace nn_detail {

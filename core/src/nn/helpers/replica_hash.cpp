@@ -1,4 +1,4 @@
-#include "replica_hash.h"
+#include "nn/helpers/replica_hash.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
