@@ -170,7 +170,9 @@ StateDict read_state_dict(const std::filesystem::path& path, torch::Device map_l
   ReadAllowance allowance;
   if (kind != FileKind::kSharded) return read_file(path, kind, map_location, entry, checksum, allowance);
   return read_shards(index_of_shards(path), [&](const std::filesystem::path& shard) {
-    const FileKind of_shard = file_kind_of(shard);
+    std::error_code ignored;
+    const bool is_folder = std::filesystem::is_directory(shard, ignored);
+    const FileKind of_shard = is_folder ? FileKind::kSharded : file_kind_of(shard);
     if (of_shard == FileKind::kSharded)
       damaged(fmt::format("the index names {}, which is no single file", shard.filename().native()));
     return read_file(shard, of_shard, map_location, "", checksum, allowance);
