@@ -234,7 +234,9 @@ bool Replica::buffers_changed(const Tensors& now) const {
 // same. If more than values differ, the next forward pass notices it, and the ranks compare their models.
 std::vector<torch::Tensor> Replica::take_replaced_buffers() {
   if (known_buffers_.empty()) return {};
-  follow_models(*module_);
+  const std::uint64_t times = follow_models(*module_);
+  const bool is_view = dynamic_cast<const ShownModel*>(module_.get()) != nullptr;
+  if (is_view && present_ && times == present_at_) return {};  // names take time
   std::vector<torch::Tensor> now = buffers_of_module();
   const auto all = [&](const auto& holds) {
     return std::equal(now.begin(), now.end(), known_buffers_.begin(), known_buffers_.end(),
@@ -269,8 +271,8 @@ Replica::Call::Call(Replica& replica, bool is_forward)
 
 Replica::Call::~Call() {
   try {
-    replica_.reducer_->follow_buffers();  // also where no backward pass sends them: under no_sync, or without gradients
-  } catch (const std::exception&) {       // of the model's own functions: the next pass throws it
+    replica_.reducer_->follow_buffers();
+  } catch (const std::exception&) {  // of the model's own functions: the next pass throws it
   }
   if (std::uncaught_exceptions() > exceptions_before_ || !torch::GradMode::is_enabled()) return;
   if (!is_forward_ && at::sequence_number::peek() == nodes_before_) return;
