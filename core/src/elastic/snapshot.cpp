@@ -7,6 +7,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "lockstep/base/shown_model.h"
 #include "lockstep/c10d/process_groups.h"
 #include "lockstep/checkpoint/checkpoint.h"
 
@@ -16,7 +17,7 @@ namespace {
 std::vector<torch::Tensor> buffers_of(const std::vector<torch::nn::Module*>& models) {
   std::vector<torch::Tensor> all;
   for (const torch::nn::Module* model : models) {
-    for (const torch::Tensor& buffer : model->buffers()) {
+    for (const torch::Tensor& buffer : with_present_tensors(*model).buffers()) {
       if (buffer.defined()) all.push_back(buffer);
     }
   }
@@ -27,7 +28,7 @@ std::vector<torch::Tensor> buffers_of(const std::vector<torch::nn::Module*>& mod
 std::uint64_t versions_of(const std::vector<torch::nn::Module*>& models) {
   std::uint64_t sum = 0;
   for (const torch::nn::Module* model : models) {
-    for (const torch::Tensor& parameter : model->parameters()) {
+    for (const torch::Tensor& parameter : with_present_tensors(*model).parameters()) {
       if (!parameter.is_inference()) sum += parameter._version();
     }
   }
@@ -40,7 +41,7 @@ ParameterSamples samples_of(const std::vector<torch::nn::Module*>& models) {
   ParameterSamples samples;
   std::vector<torch::Tensor> elsewhere;
   for (const torch::nn::Module* model : models) {
-    for (const torch::Tensor& parameter : model->parameters()) {
+    for (const torch::Tensor& parameter : with_present_tensors(*model).parameters()) {
       if (parameter.numel() == 0 || !parameter.is_non_overlapping_and_dense()) continue;
       const std::int64_t half = (parameter.numel() - 1) / 2;
       if (parameter.is_cpu()) {

@@ -10,9 +10,11 @@
 #include "checkpoint/pickle_file.h"
 #include "checkpoint/same_values.h"
 #include "checkpoint/tools/tools.h"
+#include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/errors.h"
 #include "lockstep/checkpoint/tensor_file.h"
 #include "lockstep/checkpoint/torch_file.h"
+#include "lockstep/nn/as_module.h"
 #include "support/expect_error.h"
 #include "support/scratch_folder.h"
 
@@ -350,6 +352,36 @@ TEST(StateDicts, LeaveOutExtraStatesOfPython) {
   write_torch_file(folder.path("a.pt"), state);
   torch::nn::Linear net(3, 2);
   EXPECT_TRUE(load_state_dict(*net, read_state_dict(folder.path("a.pt"))).empty());
+}
+
+// A model of another kind, which puts other tensors in the place of its own.
+struct ReplacingModel {
+  std::vector<NamedParameter> named_parameters() const { return {{"weight", weight}}; }
+  std::vector<NamedParameter> named_buffers() const { return {{"mean", mean}}; }
+  torch::Tensor weight = torch::zeros({2}).requires_grad_();
+  torch::Tensor mean = torch::zeros({2});
+};
+
+TEST(StateDicts, HaveTheTensorsThatAModelHasNow) {
+  ReplacingModel model;
+  const auto view = as_module(model);
+  torch::nn::Module around;
+  around.register_module("inner", as_module(model));
+  Checkpoint kept;
+  kept.add_model(*view);
+  model.weight = torch::ones({2}).requires_grad_();
+  model.mean = torch::full({2}, 3.0);
+  for (const StateDict& state : {state_dict(*view), strip_prefix(state_dict(around), "inner.")}) {
+    EXPECT_TRUE(state["weight"].is_alias_of(model.weight));
+    EXPECT_TRUE(state["mean"].is_alias_of(model.mean));
+  }
+  kept.add_model(*view);
+  const Checkpoint saved = kept.clone();
+  model.weight = torch::full({2}, 5.0).requires_grad_();
+  model.mean = torch::full({2}, 6.0);
+  saved.restore_model(*view);
+  EXPECT_TRUE(torch::equal(model.weight, torch::ones({2})));
+  EXPECT_TRUE(torch::equal(model.mean, torch::full({2}, 3.0)));
 }
 
 }  // namespace

@@ -23,17 +23,20 @@
 //     map, NamedParameter, an OrderedDict). A name may have dots: "layer.weight" is in a submodule "layer". If the
 //     object has train(bool) and is_training(), the module calls them.
 //
-// The result shares the model's tensors: it copies no values, and changes of values are seen on both sides. It has the
-// tensors that the model had when as_module() was called. If the model gets other tensors (setattr of a
-// torch::jit::Module, a struct's `weight = ...`), call as_module() again; DistributedDataParallel notices this by
-// itself. An object that is passed as an lvalue must outlive the result, except a torch::jit::Module or a holder.
+// The result shares the model's tensors: it copies no values, and changes of values are seen on both sides. The model
+// may put other tensors in the place of its own (setattr of a torch::jit::Module, a struct's `weight = ...`). The
+// result takes them when Lockstep uses it next, also where it is a part of another module: in a pass of a wrapper, in
+// state_dict(), Checkpoint, clip_grad_norm_, ExponentialMovingAverage. LibTorch's own functions, such as parameters()
+// of the result, show the tensors of the last such use. An optimizer has the parameters that it was made with: give it
+// the new ones. An object that is passed as an lvalue must outlive the result, except a torch::jit::Module or a holder.
 //
 // Not collective. Returns null for a null pointer and for an empty holder. Throws a c10::ValueError for
 //   - a scripted model that was frozen or optimised for inference: its weights are constants of its code
 //   - two tensors of one name, and a name that is empty or has an empty part
 //   - a parameter that is no leaf, or is on the meta device
-//   - an object whose named_parameters() or named_buffers() returns other tensors in each call: such copies are not the
-//     tensors that the model uses
+//   - an object whose named_parameters() returns other tensors in each call, or whose named_buffers() returns copies:
+//     such copies are not the tensors that the model uses. A buffer may be a view of the model's memory that is made in
+//     each call.
 #pragma once
 
 #include <torch/csrc/jit/api/module.h>
@@ -46,6 +49,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/shown_model.h"
 #include "lockstep/nn/module_of.h"
 #include "lockstep/nn/reducer.h"
 
@@ -59,21 +63,27 @@ concept HasNamedTensors = requires(Model& model) {
 namespace nn_detail {
 
 // What as_module() makes of a model that is no torch::nn::Module.
-class ModelView : public torch::nn::Module {
+class ModelView : public torch::nn::Module, public ShownModel {
  public:
-  // A new view, if the model has other tensors now than when this view was made. Null: it has the same tensors.
-  std::shared_ptr<ModelView> renewed() const;
+  std::uint64_t follow() const final;
 
  protected:
   explicit ModelView(std::string name) : torch::nn::Module(std::move(name)) {}
   void add(const std::vector<NamedParameter>& parameters, const std::vector<NamedParameter>& buffers);
-  // Whether the model has the tensors that it had when this view was made. Called before each forward pass.
+  // Whether the model has the tensors that this view has. Called in each pass.
   virtual bool is_current() const = 0;
-  virtual std::shared_ptr<ModelView> made_again() const = 0;
+  // Makes this view anew.
+  virtual void take_tensors() = 0;
+
+ private:
+  std::uint64_t times_taken_ = 0;
 };
 
 // Throws for an object whose functions return other tensors in each call.
 [[noreturn]] void refuse_copies(const std::string& name, bool is_parameter);
+
+// Whether changes of values of the one are seen in the other: the same tensor, or two views of the same memory.
+bool are_the_same_buffer(const torch::Tensor& a, const torch::Tensor& b);
 
 std::shared_ptr<torch::nn::Module> view_of(const torch::jit::Module& model);
 // The model that view_of() was called with, or a copy of it that clone() has made.
@@ -134,7 +144,8 @@ class ObjectView final : public ModelView {
     const auto compare = [&](const auto& range, const std::vector<NamedParameter>& seen, bool is_parameter) {
       std::size_t next = 0;
       for_each_named(range, [&](const auto& name, const torch::Tensor& tensor) {
-        const bool same = next < seen.size() && seen[next].tensor.is_same(tensor);
+        const bool same = next < seen.size() && (is_parameter ? seen[next].tensor.is_same(tensor)
+                                                              : are_the_same_buffer(seen[next].tensor, tensor));
         if (!same && !found) found = Change{std::string(name), is_parameter};
         ++next;
       });
@@ -145,7 +156,11 @@ class ObjectView final : public ModelView {
     return found;
   }
   bool is_current() const override { return !first_change(); }
-  std::shared_ptr<ModelView> made_again() const override { return std::make_shared<ObjectView>(model_); }
+  void take_tensors() override {
+    const bool on = torch::nn::Module::is_training();
+    *this = ObjectView(model_);
+    torch::nn::Module::train(on);
+  }
 
   static constexpr bool kHasBuffers = requires(Model & model) { model.named_buffers(); };
   static std::vector<NamedParameter> buffers_of(Model& model) {
@@ -155,9 +170,9 @@ class ObjectView final : public ModelView {
       return {};
     }
   }
-  const std::shared_ptr<Model> model_;
-  const std::vector<NamedParameter> parameters_;  // when this view was made
-  const std::vector<NamedParameter> buffers_;
+  std::shared_ptr<Model> model_;
+  std::vector<NamedParameter> parameters_;  // when this view took them
+  std::vector<NamedParameter> buffers_;
 };
 
 }  // namespace nn_detail

@@ -25,8 +25,9 @@
 //     collectives of the program or of another wrapper. Wrappers of the same ranks may share parameters, in every mode.
 //
 // Parameters and buffers must keep their shapes: resizing one is an error that names it. Replaced, added, frozen or
-// converted parameters and added or converted buffers take effect in the next pass; do this on all ranks. While all
-// parameters are frozen, gradients pass through and nothing is sent.
+// converted parameters and buffers take effect in the next pass; do this on all ranks. A buffer that a forward pass
+// replaces by a tensor of the same shape and dtype is like a buffer that the pass writes to: the backward pass sends
+// it. While all parameters are frozen, gradients pass through and nothing is sent.
 //
 // If backward() throws on all ranks, the next pass starts as usual; gradients that were still being reduced are dropped
 // (undefined). If backward() throws on some ranks only, or on some ranks before the wrapper's first gradient and on
@@ -136,10 +137,10 @@ class DistributedDataParallel {
   // Call this on a rank that has no samples in this step, instead of a forward and a backward pass. The rank takes part
   // in the other ranks' backward pass without calling the model. Afterwards it has the same gradients and buffers as
   // the other ranks, and takes the same step of the optimizer. In the mean this rank counts as zero, plus the gradients
-  // of micro-batches that it has had in this step under no_sync. Under a guard of no_sync the call sends nothing.
-  // Collective with backward() of the other ranks. A c10::ValueError for synchronised batch normalisation in training
-  // mode, whose forward pass is collective too, and for a shared parameter. Not for models that replace buffers in
-  // forward(): such a model must change its buffers in place.
+  // of micro-batches that it has had in this step under no_sync. Under a guard of no_sync the call sends nothing of
+  // this step; as a forward pass does, it ends a backward pass that an exception has left, together with the other
+  // ranks. Collective with backward() of the other ranks. A c10::ValueError for synchronised batch normalisation in
+  // training mode, whose forward pass is collective too, and for a shared parameter.
   void pass_without_input() { replica_.pass_without_input(); }
 
   // Runs `loop` on ranks that may have different numbers of inputs. A rank that has finished takes part with zeros

@@ -117,6 +117,11 @@ class Reducer {
   // collective. It must not call this reducer, except continues_pass, set_buffer_source, set_gradient_scale and the
   // statistics below.
   void set_before_pass(std::function<void()> callback);
+  // `callback` returns the tensors that the program has put in the place of the constructor's buffers since its last
+  // call, one for each, alike in all but values; nothing, if there are none. The reducer calls it before it sends
+  // buffers, and in follow_buffers(). It must not call this reducer.
+  void set_replaced_buffers(std::function<std::vector<torch::Tensor>()> callback);
+  void follow_buffers();
 
   // Bytes of the buckets of this rank.
   std::size_t bucket_bytes() const;

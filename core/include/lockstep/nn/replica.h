@@ -121,10 +121,13 @@ class Replica {
     std::vector<torch::Tensor> buffers;     // the buffers that are sent
   };
   Tensors tensors_of_module() const;
+  std::vector<torch::Tensor> buffers_of_module() const;
   const Tensors& present_tensors();
   bool module_changed(const Tensors& now) const { return parameters_changed(now) || buffers_changed(now); }
   bool parameters_changed(const Tensors& now) const;
   bool buffers_changed(const Tensors& now) const;
+  // The buffers that are sent, if a forward pass has put others in their place; else none.
+  std::vector<torch::Tensor> take_replaced_buffers();
   void take_changed_module();
   void refuse_change_in_join() const;
   // In a join: tells all ranks whether this rank still has inputs. Returns which ranks have inputs.
@@ -153,8 +156,10 @@ class Replica {
   std::vector<torch::TensorOptions> known_options_;  // converted parameters lose their hooks
   // The buffers that were sent then. A converted buffer is packed in another dtype.
   std::vector<std::pair<torch::Tensor, torch::TensorOptions>> known_buffers_;
-  // The module's tensors when present_tensors() last looked. Only a view (as_module) is taken to keep them.
+  // The module's tensors when present_tensors() last looked. Only a view (as_module) is taken to keep them, until it
+  // has followed its model once more.
   std::optional<Tensors> present_;
+  std::uint64_t present_at_ = 0;  // what the view's follow() returned then
   std::unique_ptr<Reducer> reducer_;
   std::shared_ptr<CommHook> comm_hook_;
   const std::shared_ptr<const void> guards_ = std::make_shared<char>();  // all other owners are guards

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <sstream>
 
+#include "lockstep/base/shown_model.h"
+
 namespace lockstep::object_codec {
 namespace {
 
@@ -37,7 +39,7 @@ std::vector<Value> values_of(const torch::nn::Module& module) {
       if (item.value().defined()) values.push_back({item.key(), item.value(), item.value().detach()});
     }
   };
-  add(module.named_parameters());
+  add(with_present_tensors(module).named_parameters());
   add(module.named_buffers());
   return values;
 }

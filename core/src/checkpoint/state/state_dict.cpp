@@ -12,6 +12,7 @@
 #include "checkpoint/file/file_kind.h"
 #include "checkpoint/file/tensor_rules.h"
 #include "checkpoint/state/wrappers.h"
+#include "lockstep/base/shown_model.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -115,7 +116,7 @@ StateDict without_wrappers(StateDict state) {
 
 StateDict state_dict(const torch::nn::Module& model) {
   StateDict state;
-  for (const auto& entry : model.named_parameters()) {
+  for (const auto& entry : with_present_tensors(model).named_parameters()) {
     if (entry->defined()) state.insert(entry.key(), entry->detach());
   }
   for (const auto& entry : model.named_buffers()) {

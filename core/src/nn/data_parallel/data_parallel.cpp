@@ -17,6 +17,7 @@
 #include "data_parallel_threads.h"
 #include "launch/process/cores.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/shown_model.h"
 
 namespace lockstep::nn_detail {
 namespace {
@@ -206,7 +207,7 @@ ReplicaSet::~ReplicaSet() = default;
 std::vector<torch::Tensor> ReplicaSet::parameters() const {
   std::vector<torch::Tensor> result;
   std::unordered_set<const void*> seen;
-  for (const torch::Tensor& parameter : state_->module->parameters()) {
+  for (const torch::Tensor& parameter : with_present_tensors(*state_->module).parameters()) {
     if (seen.insert(parameter.unsafeGetTensorImpl()).second) result.push_back(parameter);
   }
   return result;

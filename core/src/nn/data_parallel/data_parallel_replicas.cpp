@@ -10,6 +10,7 @@
 #include <map>
 #include <unordered_set>
 
+#include "lockstep/base/shown_model.h"
 #include "nn/all_ranks.h"
 #include "nn/batch_norm/synchronised_batch_norm.h"
 
@@ -136,13 +137,17 @@ void ReplicaModules::check_device(const torch::nn::Module& module, torch::Device
                         "; move the module there first: module->to(device)");
     }
   };
-  check("parameter", module.named_parameters());
+  check("parameter", with_present_tensors(module).named_parameters());
   check("buffer", module.named_buffers());
 }
 
 bool ReplicaModules::changed() const {
-  return replicas_.empty() || submodules(*module_) != modules_ ||
-         !same_tensors(parameters_, each_once(module_->parameters())) ||
+  // A replica that has put another buffer in the place of its own goes on from the module's buffer, as in PyTorch.
+  const auto has_other_tensors = [](const Replica& replica) {
+    return follow_models(*replica.module) != replica.times_followed;
+  };
+  return replicas_.empty() || std::any_of(replicas_.begin(), replicas_.end(), has_other_tensors) ||
+         submodules(*module_) != modules_ || !same_tensors(parameters_, each_once(module_->parameters())) ||
          !same_tensors(buffers_, each_once(module_->buffers()));
 }
 
@@ -189,6 +194,7 @@ ReplicaModules::Replica ReplicaModules::match(std::shared_ptr<torch::nn::Module>
   result.parameters = matching(module_->named_parameters(), made->named_parameters(), parameters_, "parameter", advice);
   result.buffers = matching(module_->named_buffers(), made->named_buffers(), buffers_, "buffer", advice);
   result.modules = submodules(*made);
+  result.times_followed = follow_models(*made);
   TORCH_CHECK_VALUE(result.modules.size() == modules_.size(), "DataParallel: the replica has ", result.modules.size(),
                     " submodules, and the module has ", modules_.size(), ". ", advice);
   result.module = std::move(made);

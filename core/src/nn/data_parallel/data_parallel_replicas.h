@@ -3,6 +3,7 @@
 
 #include <torch/nn/module.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -42,6 +43,7 @@ class ReplicaModules {
     std::vector<torch::Tensor> buffers;     // as buffers_
     std::vector<std::int64_t> versions;     // of buffers_ when it took them over
     std::vector<std::shared_ptr<torch::nn::Module>> modules;
+    std::uint64_t times_followed = 0;  // of the views in it (ShownModel), when it was made
   };
   bool changed() const;
   void make();

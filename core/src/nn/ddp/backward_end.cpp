@@ -49,6 +49,7 @@ void BackwardPass::start_rest() {
       place(i);  // in the first pass all; later the old gradient or zeros
     }
   }
+  reducer_.follow_buffers();
   report.set_buffers_changed(reducer_.sends_buffers_early && reducer_.buffers.changed());
   // Of reducers that share parameters a forward pass cannot be assigned to a backward pass, so they rule out nothing.
   const ProgramPasses::Dropped dropped = reducer_.passes.dropped(kind_ == Kind::kWithoutInput);

@@ -32,11 +32,11 @@ bool is_plain_memory(const torch::Tensor& tensor) {
 
 PackedBuffers::PackedBuffers(const DeviceBackend& backend, std::vector<NamedParameter> buffers) : backend_(backend) {
   std::int64_t bytes = 0;
-  for (NamedParameter& buffer : buffers) {
-    const torch::Tensor tensor = buffer.tensor;
+  for (std::size_t number = 0; number < buffers.size(); ++number) {
+    const torch::Tensor tensor = buffers[number].tensor;
     if (!tensor.defined() || tensor.numel() == 0) continue;
     const auto own = static_cast<std::int64_t>(distinct(tensor).nbytes());
-    items_.push_back({std::move(buffer), tensor.sizes().vec(), tensor.scalar_type(), own});
+    items_.push_back({number, std::move(buffers[number]), tensor.sizes().vec(), tensor.scalar_type(), own});
     bytes += padded(own);
   }
   if (items_.empty()) return;
@@ -46,6 +46,13 @@ PackedBuffers::PackedBuffers(const DeviceBackend& backend, std::vector<NamedPara
     item.place = packed_.narrow(0, offset, item.bytes).view(item.dtype);
     offset += padded(item.bytes);
   }
+}
+
+// A broadcast that is under way unpacks into the new tensors.
+void PackedBuffers::replace(const std::vector<torch::Tensor>& buffers) {
+  if (buffers.empty()) return;
+  for (Item& item : items_) item.buffer.tensor = buffers.at(item.number);
+  replaced_ = true;
 }
 
 void PackedBuffers::check_unchanged() const {
@@ -85,6 +92,7 @@ void PackedBuffers::start(int source) {
   check_unchanged();  // on every rank, not only on the source
   source_ = source;
   packed_versions_ = versions();
+  replaced_ = false;
   if (backend_.rank() == source) copy(/*pack=*/true);
   static const TextNumber kLabel = number_of_label("DDP: buffers");
   const CallLabel label(kLabel);
@@ -98,7 +106,7 @@ void PackedBuffers::finish() {
 }
 
 bool PackedBuffers::changed() const {
-  return !empty() && backend_.rank() == source_ && versions() != packed_versions_;
+  return !empty() && backend_.rank() == source_ && (replaced_ || versions() != packed_versions_);
 }
 
 // LibTorch counts how often a tensor is written, except for inference tensors. The sum grows with every count.

@@ -3,6 +3,7 @@
 
 #include <torch/types.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <torch/csrc/distributed/c10d/Work.hpp>
@@ -20,6 +21,9 @@ class PackedBuffers {
   bool empty() const { return items_.empty(); }
   // Throws when a buffer has another size or dtype than at first: these define its place in the block.
   void check_unchanged() const;
+  // Sends these tensors from now on, one for each of the constructor's, alike in all but values. Nothing: the same
+  // ones.
+  void replace(const std::vector<torch::Tensor>& buffers);
   // Packs this rank's values if it is `source`, and starts the broadcast.
   void start(int source);
   // Waits for the broadcast and unpacks it. Does nothing if none was started.
@@ -30,6 +34,7 @@ class PackedBuffers {
 
  private:
   struct Item {
+    std::size_t number;  // among the constructor's buffers
     NamedParameter buffer;
     std::vector<std::int64_t> sizes;
     torch::Dtype dtype;
@@ -46,6 +51,7 @@ class PackedBuffers {
   c10::intrusive_ptr<c10d::Work> work_;
   int source_ = 0;
   std::uint64_t packed_versions_ = 0;
+  bool replaced_ = false;  // since they were packed
 };
 
 }  // namespace lockstep::nn_detail

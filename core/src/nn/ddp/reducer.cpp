@@ -152,6 +152,14 @@ void Reducer::set_before_pass(std::function<void()> callback) {
   MutexLock lock(impl_->mutex);
   impl_->before_pass = std::move(callback);
 }
+void Reducer::set_replaced_buffers(std::function<std::vector<torch::Tensor>()> callback) {
+  MutexLock lock(impl_->mutex);
+  impl_->state.replaced_buffers = std::move(callback);
+}
+void Reducer::follow_buffers() {
+  MutexLock lock(impl_->mutex);
+  impl_->state.follow_buffers();
+}
 void Reducer::set_comm_hook(std::shared_ptr<CommHook> hook) {
   MutexLock lock(impl_->mutex);
   impl_->state.hook = std::move(hook);

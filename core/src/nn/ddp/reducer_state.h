@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -38,7 +39,13 @@ struct ReducerState {
 
   // False until the end of the first pass, which builds them.
   bool has_buckets() const { return report.has_value(); }
-  void start_buffers() { buffers.start(buffer_source); }
+  void follow_buffers() {
+    if (replaced_buffers) buffers.replace(replaced_buffers());
+  }
+  void start_buffers() {
+    follow_buffers();
+    buffers.start(buffer_source);
+  }
 
   const ReducerOptions options;
   const CallSite site;       // of the program, for errors
@@ -47,6 +54,7 @@ struct ReducerState {
   ReducedParameters parameters;
   GradientBuckets buckets;
   PackedBuffers buffers;
+  std::function<std::vector<torch::Tensor>()> replaced_buffers;
   // Buffers are sent at the start of a pass, and again at its end if they have changed since: on the CPU, where the
   // report tells of the change. On a device the program would have to wait to hear of it. So there they are sent once,
   // at the end.

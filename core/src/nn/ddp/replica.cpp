@@ -9,11 +9,12 @@
 #include <unordered_set>
 
 #include "c10d/world/own_group.h"
-#include "lockstep/nn/as_module.h"
+#include "lockstep/base/shown_model.h"
 #include "module_state.h"
 #include "nn/batch_norm/synchronised_batch_norm.h"
 #include "nn/device_backend.h"
 #include "nn/owed_meeting.h"
+#include "nn/same_memory.h"
 #include "nn/same_on_all_ranks.h"
 #include "parameter_users.h"
 
@@ -23,6 +24,13 @@ namespace {
 // Null: the world.
 bool same_ranks(const ProcessGroup& a, const ProcessGroup& b) {
   return a == b || (is_initialized() && get_process_group_ranks(a) == get_process_group_ranks(b));
+}
+
+// Whether they differ in nothing but values.
+bool stands_for(const torch::Tensor& buffer, const torch::Tensor& known) {
+  if (buffer.is_same(known)) return true;
+  return buffer.defined() && known.defined() && buffer.options().type_equal(known.options()) &&
+         buffer.device() == known.device() && nn_detail::same_layout(buffer, known);
 }
 
 }  // namespace
@@ -154,6 +162,7 @@ void Replica::build_reducer() {
   reducer_->set_comm_hook(comm_hook_);
   reducer_->set_before_pass([this] { start_joined_pass(); });
   reducer_->set_synchronises([this] { return guards_.use_count() == 1; });
+  reducer_->set_replaced_buffers([this] { return take_replaced_buffers(); });
 }
 
 std::vector<torch::Tensor> Replica::parameters() const {
@@ -176,20 +185,27 @@ Replica::Tensors Replica::tensors_of_module() const {
       result.parameters.push_back(item.value());
     }
   }
-  if (!options_.broadcast_buffers) return result;
+  result.buffers = buffers_of_module();
+  return result;
+}
+
+std::vector<torch::Tensor> Replica::buffers_of_module() const {
+  if (!options_.broadcast_buffers) return {};
+  if (ignored_.empty()) return module_->buffers();
+  std::vector<torch::Tensor> result;
   for (const auto& item : module_->named_buffers()) {
-    if (!ignored_.contains(item.key())) result.buffers.push_back(item.value());
+    if (!ignored_.contains(item.key())) result.push_back(item.value());
   }
   return result;
 }
 
-// A model that is no torch::nn::Module may have got other tensors, which then need a new view. If it has not, the
-// view still has the tensors of the last pass.
+// A model that is no torch::nn::Module may have got other tensors. If it has not, its view still has the tensors of the
+// last pass.
 const Replica::Tensors& Replica::present_tensors() {
-  const auto* const view = dynamic_cast<const nn_detail::ModelView*>(module_.get());
-  std::shared_ptr<torch::nn::Module> renewed = view ? view->renewed() : nullptr;
-  if (view != nullptr && renewed == nullptr && present_) return *present_;
-  if (renewed) module_ = std::move(renewed);
+  const std::uint64_t times = follow_models(*module_);
+  const bool is_view = dynamic_cast<const ShownModel*>(module_.get()) != nullptr;
+  if (is_view && present_ && times == present_at_) return *present_;
+  present_at_ = times;
   return present_.emplace(tensors_of_module());
 }
 
@@ -211,6 +227,24 @@ bool Replica::buffers_changed(const Tensors& now) const {
                        const auto& [tensor, options] = known;
                        return tensor.is_same(buffer) && (!buffer.defined() || options.type_equal(buffer.options()));
                      });
+}
+
+// A forward pass may put another tensor in the place of a buffer (`mean = 0.9 * mean + 0.1 * x.mean()`): that means
+// other values of the buffer. No rank waits for the others because of it, since a rank without samples has not done the
+// same. If more than values differ, the next forward pass notices it, and the ranks compare their models.
+std::vector<torch::Tensor> Replica::take_replaced_buffers() {
+  if (known_buffers_.empty()) return {};
+  const std::uint64_t times = follow_models(*module_);
+  const bool is_view = dynamic_cast<const ShownModel*>(module_.get()) != nullptr;
+  if (is_view && present_ && times == present_at_) return {};  // names take time
+  std::vector<torch::Tensor> now = buffers_of_module();
+  const auto all = [&](const auto& holds) {
+    return std::equal(now.begin(), now.end(), known_buffers_.begin(), known_buffers_.end(),
+                      [&](const auto& buffer, const auto& known) { return holds(buffer, known.first); });
+  };
+  if (all([](const auto& buffer, const auto& known) { return buffer.is_same(known); }) || !all(stands_for)) return {};
+  for (std::size_t i = 0; i < now.size(); ++i) known_buffers_[i].first = now[i];
+  return now;
 }
 
 void Replica::before_forward() {
@@ -236,6 +270,10 @@ Replica::Call::Call(Replica& replica, bool is_forward)
       exceptions_before_(std::uncaught_exceptions()) {}
 
 Replica::Call::~Call() {
+  try {
+    replica_.reducer_->follow_buffers();
+  } catch (const std::exception&) {  // of the model's own functions: the next pass throws it
+  }
   if (std::uncaught_exceptions() > exceptions_before_ || !torch::GradMode::is_enabled()) return;
   if (!is_forward_ && at::sequence_number::peek() == nodes_before_) return;
   if (replica_.module_->is_training() && !replica_.reducer_->is_recomputing()) replica_.reducer_->after_forward();

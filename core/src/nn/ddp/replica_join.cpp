@@ -105,15 +105,16 @@ void Replica::pass_without_input() {
                       ") synchronises its batches in the forward pass, which this rank would "
                       "leave out; call the model with an empty batch instead");
   }
-  if (guards_.use_count() != 1) return reducer_->settle();  // as the forward passes of other ranks do
   if (world_size() == 1) return;
-  const std::string shared = reducer_->shared_parameter();
+  const bool sends = guards_.use_count() == 1;
+  const std::string shared = sends ? reducer_->shared_parameter() : "";
   TORCH_CHECK_VALUE(shared.empty(), "pass_without_input: parameter '", shared,
                     "' is wrapped twice, and this call takes part in the passes of one wrapper only; make both models "
                     "parts of one module, or call the models with an empty batch");
   const Tensors& now = present_tensors();
   if (!nn_detail::any_trained(now.parameters)) return;
   if (module_changed(now)) take_changed_module();
+  if (!sends) return reducer_->settle();  // as the forward passes of other ranks do
   reducer_->check_sizes();
   reducer_->pass_without_input();
 }

@@ -8,6 +8,7 @@
 
 #include "nn/check_parameter.h"
 #include "nn/helpers/named_gradients.h"
+#include "nn/same_memory.h"
 
 namespace lockstep::nn_detail {
 namespace {
@@ -138,7 +139,7 @@ class ScriptedView final : public ModelView {
                        [](const Slot& one) { return address_of(one.object->getSlot(one.index)) == one.value; });
   }
 
-  std::shared_ptr<ModelView> made_again() const override { return std::make_shared<ScriptedView>(model_); }
+  void take_tensors() override { *this = ScriptedView(model_); }
 
   torch::jit::Module model_;
   std::vector<Size> objects_;  // of this module and all inside it
@@ -167,8 +168,21 @@ void ModelView::add(const std::vector<NamedParameter>& parameters, const std::ve
   }
 }
 
-std::shared_ptr<ModelView> ModelView::renewed() const {
-  return is_current() ? nullptr : made_again();
+// For its users a view is the model, so that it catches up with the model is no change of the view.
+std::uint64_t ModelView::follow() const {
+  if (!is_current()) {
+    auto& self = const_cast<ModelView&>(*this);
+    const std::uint64_t times = times_taken_ + 1;
+    self.take_tensors();
+    self.times_taken_ = times;
+  }
+  return times_taken_;
+}
+
+bool are_the_same_buffer(const torch::Tensor& a, const torch::Tensor& b) {
+  if (a.is_same(b)) return true;
+  const auto has_memory = [](const torch::Tensor& tensor) { return tensor.defined() && tensor.has_storage(); };
+  return has_memory(a) && has_memory(b) && a.device() == b.device() && a.is_alias_of(b) && same_memory(a, b);
 }
 
 std::shared_ptr<torch::nn::Module> view_of(const torch::jit::Module& model) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "lockstep/base/log.h"
+#include "lockstep/base/shown_model.h"
 #include "nn/helpers/named_gradients.h"
 
 namespace lockstep {
@@ -42,7 +43,7 @@ std::vector<NamedParameter> ExponentialMovingAverage::values_now() const {
 }
 
 bool ExponentialMovingAverage::same_tensors() const {
-  std::vector<torch::Tensor> now = module_.parameters();
+  std::vector<torch::Tensor> now = with_present_tensors(module_).parameters();
   if (options_.use_buffers) {
     for (const torch::Tensor& buffer : module_.buffers()) now.push_back(buffer);
   }

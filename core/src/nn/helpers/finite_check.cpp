@@ -12,6 +12,7 @@
 #include "c10d/backend/staging.h"
 #include "c10d/streams.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/shown_model.h"
 #include "nn/all_ranks.h"
 #include "nn/ddp/gradient_evidence.h"
 #include "nn/ddp/module_state.h"
@@ -55,7 +56,7 @@ constexpr const char* kWhenItDiverges =
 // Those with floating-point values: running statistics, masks, tables.
 std::vector<NamedParameter> float_buffers(const torch::nn::Module& module) {
   std::vector<NamedParameter> result;
-  for (const auto& item : module.named_buffers()) {
+  for (const auto& item : with_present_tensors(module).named_buffers()) {
     const torch::Tensor& buffer = item.value();
     if (!buffer.defined() || buffer.layout() != torch::kStrided || !buffer.is_floating_point()) continue;
     result.push_back({item.key(), buffer});

@@ -2,6 +2,8 @@
 
 #include <torch/torch.h>
 
+#include "lockstep/base/shown_model.h"
+
 namespace lockstep {
 namespace {
 
@@ -27,7 +29,7 @@ void to_memory_format(torch::nn::Module& module, torch::MemoryFormat format) {
     if (gradient.defined() && gradient.layout() == torch::kStrided)
       gradient.set_data(to_memory_format(gradient.detach(), format));
   };
-  for (torch::Tensor& parameter : module.parameters()) lay_out(parameter);
+  for (torch::Tensor& parameter : with_present_tensors(module).parameters()) lay_out(parameter);
   for (torch::Tensor& buffer : module.buffers()) lay_out(buffer);
 }
 

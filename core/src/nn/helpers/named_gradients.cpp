@@ -5,12 +5,14 @@
 #include <cmath>
 #include <unordered_set>
 
+#include "lockstep/base/shown_model.h"
+
 namespace lockstep::nn_detail {
 
 std::vector<NamedParameter> distinct_parameters(const torch::nn::Module& module) {
   std::vector<NamedParameter> result;
   std::unordered_set<const void*> seen;
-  for (const auto& item : module.named_parameters()) {
+  for (const auto& item : with_present_tensors(module).named_parameters()) {
     if (seen.insert(item.value().unsafeGetTensorImpl()).second) result.push_back({item.key(), item.value()});
   }
   return result;
