@@ -27,6 +27,10 @@ class SharedBlock {
   std::byte* base() const { return parts_.control->base(); }
   std::size_t bytes() const { return parts_.control->bytes(); }
   const Fd& file() const { return *parts_.control_file; }
+  // Puts this range on huge pages, as far as it is made of whole ones, and makes its pages. A view then tells of copies
+  // in a tenth of the time. Call it on one rank, before any view has touched the range. Without effect where the system
+  // has no huge pages for this (kernels before 6.1, shmem_enabled "deny", no free memory in one piece).
+  void use_huge_pages(std::size_t offset, std::size_t bytes) const;
   // Whether the process of this rank has ended, so that it writes to the block no more. A rank that has left its group
   // is not gone.
   bool is_gone(int rank) const { return parts_.peers[static_cast<std::size_t>(rank)].is_gone(); }
@@ -46,8 +50,8 @@ class SharedBlock {
 // and writing the memory.
 class PrivateView {
  public:
-  // `offset` and `bytes` are whole pages. kUnsupported where the system does not tell which pages are copies
-  // (/proc/self/pagemap).
+  // `offset` and `bytes` are whole pages. The view can be on huge pages if `offset` is a multiple of alignment().
+  // kUnsupported where the system does not tell which pages are copies (/proc/self/pagemap).
   static Result<std::shared_ptr<PrivateView>> map(const SharedBlock& block, std::size_t offset, std::size_t bytes);
   ~PrivateView();
   PrivateView(const PrivateView&) = delete;
@@ -64,6 +68,7 @@ class PrivateView {
   void detach(std::size_t offset, std::size_t bytes);
 
   static std::size_t page_bytes();
+  static std::size_t alignment();
 
  private:
   PrivateView(std::byte* base, std::size_t bytes, Fd page_map)

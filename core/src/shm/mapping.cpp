@@ -31,23 +31,29 @@ std::byte* reserve_place(std::size_t bytes) {
   return base;
 }
 
+Result<std::byte*> map_at_next_place(int fd, std::size_t offset, std::size_t bytes, int kind) {
+  // A slow place is better than none.
+  std::byte* const place = reserve_place(bytes);
+  void* const base = mmap(place, bytes, PROT_READ | PROT_WRITE,
+                          kind | MAP_NORESERVE | (place != nullptr ? MAP_FIXED : 0), fd, static_cast<off_t>(offset));
+  if (base != MAP_FAILED) return static_cast<std::byte*>(base);
+  const int error = errno;
+  if (place != nullptr) munmap(place, bytes);
+  return Status::from_errno(fmt::format("cannot map {} bytes of shared memory", bytes), error);
+}
+
 }  // namespace
 
 Result<std::byte*> map_shared(int fd, std::size_t offset, std::size_t bytes) {
-  // A slow place is better than none.
-  std::byte* const place = reserve_place(bytes);
-  void* const base =
-      mmap(place, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | (place != nullptr ? MAP_FIXED : 0), fd,
-           static_cast<off_t>(offset));
-  if (base == MAP_FAILED) {
-    const int error = errno;
-    if (place != nullptr) munmap(place, bytes);
-    return Status::from_errno(fmt::format("cannot map {} bytes of shared memory", bytes), error);
-  }
+  LOCKSTEP_ASSIGN_OR_RETURN(std::byte* const base, map_at_next_place(fd, offset, bytes, MAP_SHARED));
   madvise(base, bytes, MADV_DONTFORK);
   // Has an effect only where the administrator allows huge pages for shared memory ("advise").
   madvise(base, bytes, MADV_HUGEPAGE);
-  return static_cast<std::byte*>(base);
+  return base;
+}
+
+Result<std::byte*> map_private(int fd, std::size_t offset, std::size_t bytes) {
+  return map_at_next_place(fd, offset, bytes, MAP_PRIVATE);
 }
 
 void populate([[maybe_unused]] std::span<std::byte> memory) {

@@ -5,10 +5,18 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <utility>
+
+#include "base/arithmetic.h"
+#include "shm/mapping.h"
+
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
 
 namespace lockstep::comm {
 namespace {
@@ -46,19 +54,31 @@ Result<const std::byte*> SharedBlock::memory_of(int rank, std::size_t offset) co
   return arena.at(offset);
 }
 
+// MADV_COLLAPSE asks for huge pages by itself, whatever is set for faults. It takes only ranges that have pages.
+void SharedBlock::use_huge_pages([[maybe_unused]] std::size_t offset, [[maybe_unused]] std::size_t bytes) const {
+#ifdef MADV_POPULATE_WRITE
+  const std::size_t begin = round_up(offset, kHugePage);
+  const std::size_t end = (offset + bytes) / kHugePage * kHugePage;
+  if (end <= begin || madvise(base() + begin, end - begin, MADV_POPULATE_WRITE) != 0) return;
+  madvise(base() + begin, end - begin, MADV_COLLAPSE);
+#endif
+}
+
 std::size_t PrivateView::page_bytes() {
   static const auto bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   return bytes;
 }
 
+std::size_t PrivateView::alignment() {
+  return std::max(kHugePage, page_bytes());
+}
+
 Result<std::shared_ptr<PrivateView>> PrivateView::map(const SharedBlock& block, std::size_t offset, std::size_t bytes) {
-  void* const base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, block.file().get(),
-                          static_cast<off_t>(offset));
-  if (base == MAP_FAILED) return Status::from_errno(fmt::format("cannot map {} bytes of shared memory", bytes), errno);
+  LOCKSTEP_ASSIGN_OR_RETURN(std::byte* const base, map_private(block.file().get(), offset, bytes));
   Fd page_map(open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
   const int error = errno;
   const bool opened = page_map.valid();
-  std::shared_ptr<PrivateView> view(new PrivateView(static_cast<std::byte*>(base), bytes, std::move(page_map)));
+  std::shared_ptr<PrivateView> view(new PrivateView(base, bytes, std::move(page_map)));
   if (!opened) {
     return Status(ErrorCode::kUnsupported,
                   Status::from_errno("cannot open /proc/self/pagemap, which tells of writes", error).message());

@@ -1,12 +1,17 @@
 #include "shm/shared_block.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
+#include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "lockstep/store/hash_store.h"
+#include "shm/mapping.h"
 
 namespace lockstep::comm {
 namespace {
@@ -18,20 +23,48 @@ struct Made {
   std::shared_ptr<PrivateView> view;
 };
 
-// A block of 4 pages of a group of one rank, and a view without the first page.
-Made make() {
-  const std::size_t page = PrivateView::page_bytes();
+// A block of a group of one rank, and a view without its beginning.
+Made make(std::size_t begin, std::size_t bytes) {
   HashStore store;
   const auto arena = SharedArena::create();
   HandOverOptions options;
   options.name = "group";
-  options.control_bytes = 4 * page;
+  options.control_bytes = bytes;
   auto block = SharedBlock::create(store, **const_cast<Result<std::shared_ptr<SharedArena>>&>(arena), options,
                                    Deadline::after(std::chrono::seconds(10)));
   EXPECT_TRUE(block.ok()) << block.status().message();
-  auto view = PrivateView::map(**block, page, 3 * page);
+  auto view = PrivateView::map(**block, begin, bytes - begin);
   EXPECT_TRUE(view.ok()) << view.status().message();
   return {*block, *view};
+}
+
+// 4 pages, the first of them not in the view.
+Made make() {
+  return make(PrivateView::page_bytes(), 4 * PrivateView::page_bytes());
+}
+
+// Bytes of the mapping at `address` that are on huge pages of shared memory.
+std::size_t huge_bytes(const std::byte* address) {
+  std::ifstream lines("/proc/self/smaps");
+  bool is_here = false;
+  for (std::string line; std::getline(lines, line);) {
+    unsigned long begin = 0;
+    unsigned long end = 0;
+    unsigned long kibibytes = 0;
+    const auto place = reinterpret_cast<unsigned long>(address);
+    if (std::sscanf(line.c_str(), "%lx-%lx ", &begin, &end) == 2) is_here = begin <= place && place < end;
+    if (is_here && std::sscanf(line.c_str(), "ShmemPmdMapped: %lu", &kibibytes) == 1) return kibibytes << 10;
+  }
+  return 0;
+}
+
+// Whether this system gives them to who asks.
+bool has_huge_pages() {
+  constexpr int kCollapse = 25;  // MADV_COLLAPSE
+  const std::shared_ptr<SharedArena> memory = SharedArena::create().value();
+  std::byte* const base = memory->at(0);
+  std::memset(base, 1, kHugePage);
+  return madvise(base, kHugePage, kCollapse) == 0;
 }
 
 TEST(PrivateView, ShowsTheBlockUntilItIsWritten) {
@@ -60,6 +93,31 @@ TEST(PrivateView, ShowsTheBlockUntilItIsWritten) {
   shared[2 * page] = std::byte{9};
   EXPECT_EQ(seen[2 * page], std::byte{2});
   EXPECT_EQ(made.view->copied_pages().value(), Pages{2});
+}
+
+TEST(PrivateView, ShowsTheBlockOnHugePagesAsOnSmallOnes) {
+  const std::size_t page = PrivateView::page_bytes();
+  const std::size_t begin = PrivateView::alignment();
+  const Made made = make(begin, begin + 3 * kHugePage + page);
+  std::byte* const shared = made.block->base() + begin;
+  std::byte* const seen = made.view->base();
+  const std::size_t middle = kHugePage + 5 * page;
+  shared[middle] = std::byte{1};
+  made.block->use_huge_pages(begin, 3 * kHugePage + page);
+  EXPECT_EQ(seen[middle], std::byte{1});
+  EXPECT_EQ(seen[2 * kHugePage], std::byte{0});
+  EXPECT_EQ(huge_bytes(seen) > 0, has_huge_pages());
+  EXPECT_EQ(made.view->copied_pages().value(), Pages{});
+
+  seen[middle] = std::byte{2};
+  seen[2 * kHugePage + page] = std::byte{3};
+  EXPECT_EQ(shared[middle], std::byte{1});
+  EXPECT_EQ(made.view->copied_pages().value(), (Pages{middle / page, 2 * kHugePage / page + 1}));
+  shared[middle - page] = std::byte{4};
+  EXPECT_EQ(seen[middle - page], std::byte{4}) << "the page before shows the block still";
+  EXPECT_TRUE(made.view->drop_copies({middle / page}).ok());
+  EXPECT_EQ(seen[middle], std::byte{1});
+  EXPECT_EQ(made.view->copied_pages().value(), (Pages{2 * kHugePage / page + 1}));
 }
 
 TEST(PrivateView, OutlivesTheBlock) {

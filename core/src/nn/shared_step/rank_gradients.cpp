@@ -7,6 +7,7 @@
 #include "lockstep/c10d/errors.h"
 #include "lockstep/c10d/process_group_lockstep.h"
 #include "lockstep/reduce/reduce.h"
+#include "reduce/copy.h"
 
 namespace lockstep::nn_detail {
 namespace {
@@ -87,6 +88,15 @@ void RankGradients::reach(const std::vector<torch::Tensor>& gradients) {
       if (!memory.ok()) throw_status(memory.status(), "SharedStep, reading gradients of another rank");
       found = *memory;
     }
+  }
+}
+
+void RankGradients::prefetch(std::size_t parameter, std::int64_t begin, std::int64_t size) const {
+  const auto ranks = static_cast<std::size_t>(backend_.world_size());
+  const std::size_t element = c10::elementSize(parameters_[parameter].dtype);
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    comm::prefetch_lines(gradients_[parameter * ranks + rank] + static_cast<std::size_t>(begin) * element,
+                         static_cast<std::size_t>(size) * element);
   }
 }
 

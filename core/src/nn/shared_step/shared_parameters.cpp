@@ -109,7 +109,7 @@ SharedParameters::SharedParameters(torch::optim::Optimizer& optimizer) : optimiz
 }
 
 std::size_t SharedParameters::view_offset(std::size_t bytes_in_front) {
-  return round_up(bytes_in_front, comm::PrivateView::page_bytes());
+  return round_up(bytes_in_front, comm::PrivateView::alignment());
 }
 
 void SharedParameters::place(std::shared_ptr<comm::SharedBlock> block, std::size_t bytes_in_front) {

@@ -78,6 +78,19 @@ int owner_of(std::int64_t before, std::int64_t all, int ranks) {
   return static_cast<int>(std::min<std::int64_t>(ranks - 1, before * ranks / std::max<std::int64_t>(all, 1)));
 }
 
+// From the beginning of the view: values, then the state that these options make.
+std::size_t bytes_in_use(const SharedParameters& parameters, const Groups& groups) {
+  std::size_t end = 0;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const SharedParameter& one = parameters[i];
+    const auto has_state = state_tensors(groups[one.group].options());
+    for (std::size_t which = 0; which < one.places.size(); ++which) {
+      if (which == 0 || has_state[which - 1]) end = std::max(end, one.places[which] + one.bytes);
+    }
+  }
+  return end;
+}
+
 // A word for the bits of a few elements: the first, the middle, the last, and some that change with each step, so that
 // elements that are mostly zero (the rows of an embedding) are met in time. Every NaN counts as the same.
 template <typename T>
@@ -188,7 +201,11 @@ void SharedStepper::Impl::share_parameters() {
     return fmt::format("state of {} parameters\n", written.state.size());
   };
   check_same_lines(backend_, place, kNeeds);
-  if (backend_.rank() == 0) fresh->put(written);
+  if (backend_.rank() == 0) {
+    fresh->put(written);
+    // Each step reads the page map of the view, which takes 0.7 ms for 46 MB of small pages, and 0.06 ms otherwise.
+    block->use_huge_pages(SharedParameters::view_offset(in_front), bytes_in_use(*fresh, optimizer_.param_groups()));
+  }
   if (!meet({0})) std::rethrow_exception(broken_);
   fresh->take(written);
 

@@ -93,6 +93,7 @@ class SharedStepper::Impl {
     std::int64_t size = 0;
   };
   Part part_of(const Tile& tile, std::size_t part) const;
+  void prefetch(const Tile& tile, const Part& part) const;
   void mean_of(std::size_t parameter, const Part& part, float* to) const;
   void save_part(const Tile& tile, const Part& part, std::byte* place) const;
   void restore_part(const Tile& tile, const Part& part, std::byte* place) const;

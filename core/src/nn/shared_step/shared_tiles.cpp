@@ -106,6 +106,19 @@ void SharedStepper::Impl::step_tile(std::size_t index, std::uint64_t number, int
   record_->end_tile(index, number);
 }
 
+// Of values and state. With the gradients of all ranks they are too many streams for the processor's own prefetchers,
+// all the more as each stream is read a part at a time.
+void SharedStepper::Impl::prefetch(const Tile& tile, const Part& part) const {
+  constexpr std::size_t kElement = sizeof(float);
+  const SharedParameter& parameter = (*parameters_)[tile.parameter];
+  const std::int64_t size = std::min(part.size, tile.begin + tile.size - part.begin);
+  for (std::size_t which = 0; size > 0 && which < parameter.flat.size(); ++which) {
+    if (which > 0 && !parameter.has_state_tensor[which - 1]) continue;
+    comm::prefetch_lines(parameters_->place_of(tile.parameter, which) + static_cast<std::size_t>(part.begin) * kElement,
+                         static_cast<std::size_t>(size) * kElement);
+  }
+}
+
 void SharedStepper::Impl::step_by_kernel(std::size_t index, std::size_t first_part, std::uint64_t number, int place_of,
                                          int lane) {
   const Tile& tile = tiles_[index];
@@ -116,15 +129,18 @@ void SharedStepper::Impl::step_by_kernel(std::size_t index, std::size_t first_pa
   alignas(64) std::array<float, kMeanElements> mean;  // NOLINT(cppcoreguidelines-pro-type-member-init): set below
   const auto* gradient = gradients_[tile.parameter].const_data_ptr<float>() + part_of(tile, first_part).begin;
   std::int64_t mean_end = 0;
+  const std::int64_t tile_end = tile.begin + tile.size;
   if (!options_.undo) record_->begin_part(index, number, 0, lane);
   for (std::size_t i = first_part;; ++i) {
     const Part part = part_of(tile, i);
     if (rank_gradients_ && part.begin >= mean_end) {
-      const std::int64_t size = std::min(kMeanElements, tile.begin + tile.size - part.begin);
+      const std::int64_t size = std::min(kMeanElements, tile_end - part.begin);
+      rank_gradients_->prefetch(tile.parameter, part.begin + size, std::min(size, tile_end - part.begin - size));
       mean_of(tile.parameter, {.begin = part.begin, .size = size}, mean.data());
       gradient = mean.data();
       mean_end = part.begin + size;
     }
+    if (rank_gradients_) prefetch(tile, {.begin = part.begin + kMeanElements, .size = part.size});
     request.gradient = gradient;
     gradient += part.size;
     if (options_.undo) {
@@ -135,7 +151,7 @@ void SharedStepper::Impl::step_by_kernel(std::size_t index, std::size_t first_pa
     for (std::size_t which = 0; which < kStateTensors; ++which) request.state[which] = at(1 + which, part.begin);
     request.count = static_cast<std::size_t>(part.size);
     kernel_(request);
-    if (part.begin + part.size == tile.begin + tile.size) break;
+    if (part.begin + part.size == tile_end) break;
     if (options_.undo) record_->end_part(index, number, i);
   }
   record_->end_tile(index, number);
