@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "c10d/ranks.h"
 #include "lockstep/c10d/distributed.h"
 #include "lockstep/c10d/objects.h"
-#include "support/expect_error.h"
 #include "support/machines.h"
 #include "support/scratch_folder.h"
 
