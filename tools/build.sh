@@ -32,9 +32,15 @@ configure() {
   }
 }
 
-# configure_and_build PRESET [TARGET...]
+# configure_and_build PRESET [--python PATH] [TARGET...]: with --python in a build folder of that Python's own
 configure_and_build() {
   BUILD=$PWD/build/$1-torch$TORCH
+  local of_python=()
+  if [[ ${2-} == --python ]]; then
+    BUILD+=-$("$3" -c 'import sysconfig; print(sysconfig.get_config_var("SOABI"))')
+    of_python=("-DPython3_EXECUTABLE=$3")
+    set -- "$1" "${@:4}"
+  fi
   [[ $1 == asan-ubsan || $1 == tsan || $1 == fuzz ]] && sanitizer_environment
   took "set-up"
   say "building $BUILD"
@@ -42,7 +48,7 @@ configure_and_build() {
   # A component and those that it needs; in this build folder, so that nothing is compiled again for all three.
   local components='core;vision;studio'
   [[ -z ${COMPONENT-} ]] || components=${components%%"$COMPONENT"*}$COMPONENT
-  configure "$1" "$BUILD" "-DLOCKSTEP_COMPONENTS=$components"
+  configure "$1" "$BUILD" "-DLOCKSTEP_COMPONENTS=$components" ${of_python[@]+"${of_python[@]}"}
   # At the end of their build the test programs run to list their tests, so they need the preset's settings too.
   as_preset_needs cmake --build "$BUILD" -j "$JOBS" --target "${targets[@]:-all}" >&2 || fail "the build of $BUILD failed (the first error is above)"
   took "build"

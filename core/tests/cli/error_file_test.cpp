@@ -51,6 +51,18 @@ TEST(ErrorFilesMulti, AWorkersErrorIsReportedOnEveryNodeAndPassedOn) {
   }
 }
 
+// LibTorch's call stack of an error is longer than the end of stderr that the report shows.
+TEST(ErrorFilesMulti, TheMessageOfAnUncaughtErrorComesBeforeItsCallStack) {
+  const std::string abort = R"(
+    printf "terminate called after throwing an instance of 'c10::Error'\n  what():  too hot\n" >&2
+    echo "Exception raised from f at f.h:1 (most recent call first):" >&2
+    i=0; while [ $i -lt 64 ]; do echo "frame #$i: f" >&2; i=$((i + 1)); done
+    kill -ABRT $$)";
+  const Finished end = run_program({LOCKSTEP_PROGRAM, "run", "sh", "-c", abort});
+  EXPECT_EQ(end.exit_code, 128 + SIGABRT);
+  EXPECT_TRUE(contains(end.err, "\n  its error: too hot\n  the end of its stderr:\n    frame #44: f\n")) << end.err;
+}
+
 // A worker may be a wrapper that starts the program elsewhere, and the program a launcher, which makes the file anew.
 TEST(ErrorFilesMulti, TheProgramMayHaveOtherNamespacesAnotherUserOrANewFile) {
   const std::string write = "printf '%s' '{\"message\": \"ValueError: too hot\"}' > $TORCHELASTIC_ERROR_FILE; exit 4";

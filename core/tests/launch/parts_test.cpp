@@ -194,6 +194,33 @@ TEST(Tail, BeginsWithAWholeLetter) {
   }
 }
 
+// LibTorch writes the call stack behind the message of an error, with up to 64 frames.
+TEST(Tail, FindsTheMessageBeforeACallStack) {
+  std::string frames = "Exception raised from check at Utils.h:47 (most recent call first):\n";
+  for (int i = 0; i < 64; ++i) frames += "frame #" + std::to_string(i) + ": " + std::string(500, 'f') + "\n";
+  const auto message = [](const std::string& text) {
+    Tail tail;
+    tail.append("a line of before\n" + text);
+    return tail.message_before_stack();
+  };
+  const std::string abort = "terminate called after throwing an instance of 'c10::Error'\n  what():  ";
+  EXPECT_EQ(message(abort + "mm: (2x3 and 2x3)\n" + frames + "\n"), "mm: (2x3 and 2x3)");
+  EXPECT_EQ(message(abort + "first\n  second\n" + frames), "first\n  second");
+  const std::string traceback = "Traceback (most recent call last):\n  File \"a.py\", line 3, in <module>\n    f()\n";
+  EXPECT_EQ(message(traceback + "DistBackendError: rank 1\nhas died\r\n" + frames),
+            "DistBackendError: rank 1\nhas died");
+  EXPECT_EQ(message(traceback + "RuntimeError: x\nException raised from f at a:1 (most recent call first):\n"
+                                "C++ CapturedTraceback:\n#4 f from a.cpp:1\n"),
+            "RuntimeError: x");
+  EXPECT_EQ(message("  indented\nerror: too large\n" + frames), "error: too large")
+      << "the program has caught the error";
+  // The program went on, or its stream ends in another way.
+  EXPECT_EQ(message(abort + "x\n" + frames + "caught, and going on\n"), "");
+  EXPECT_EQ(message(abort + "a message without a stack\n"), "");
+  EXPECT_EQ(message(frames.substr(frames.find('\n') + 1)), "") << "a stack of something else";
+  EXPECT_EQ(Tail().message_before_stack(), "");
+}
+
 TEST(Tail, ShowsWhatATerminalWould) {
   EXPECT_EQ(visible_part("10%\r20%\r"), "20%");
   EXPECT_EQ(visible_part("\r30%"), "30%");

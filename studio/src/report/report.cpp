@@ -9,6 +9,7 @@
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/report/run_log.h"
 #include "report/page/page.h"
+#include "report/scaling/runs.h"
 
 namespace lockstep::report {
 namespace {
@@ -94,6 +95,23 @@ std::string page(const std::string& title, const std::string& body) {
       data::page_head(title, kStyle), body, LOCKSTEP_VERSION);
 }
 
+// The page of `lockstep scaling`. The log of a run knows where and when it was measured, and with which versions.
+std::string scaling_page(const ScalingTable& table, const std::filesystem::path& folder) {
+  RunRecord settings;
+  std::string measured;
+  for (const ScalingRow& row : table.rows) {
+    const Result<RunRecord> run = read_run(folder_of_run(folder, row.processes, 1));
+    if (!run.ok()) continue;  // the program writes no log
+    settings.versions = run.value().versions;
+    if (run.value().sessions.empty()) break;
+    const Session& first = run.value().sessions.front();
+    measured = fmt::format("<p class='soft'>measured on {}, {}</p>\n", escaped(first.host), utc_text(first.started));
+    break;
+  }
+  settings.command = table.command;
+  return page("Scaling", "<h1>Scaling</h1>\n" + measured + scaling_section(table) + settings_section(settings));
+}
+
 }  // namespace
 
 std::string html_report(const RunRecord& run, const ScalingTable& scaling) {
@@ -114,7 +132,7 @@ Status write_report(const std::filesystem::path& folder, const std::filesystem::
   if (run.ok()) {
     html = html_report(run.value(), table);
   } else if (run.status().code() == ErrorCode::kNotFound && !table.rows.empty()) {
-    html = page("Scaling", "<h1>Scaling</h1>\n" + scaling_section(table));
+    html = scaling_page(table, folder);
   } else if (run.status().code() == ErrorCode::kNotFound) {
     return Status(ErrorCode::kNotFound,
                   fmt::format("{}: expected the folder of a run, with its log {} (`output` of lockstep train), or of "

@@ -101,10 +101,11 @@ TEST(ResultLine, IsTakenFromAnyLine) {
 }
 
 // A program whose epochs take 8 seconds divided by the number of processes, as it says.
-const std::string kLog = R"(test $RANK = 0 || exit 0; s=$((8 / WORLD_SIZE)); for e in 0 1 2; do
-echo '{"event":"epoch","epoch":'$e',"seconds":'$s',"samples":1}'; done > $LOCKSTEP_RUN_FOLDER/run.jsonl;
-echo '{"event":"evaluation","epoch":2,"scalars":{"accuracy":0.5}}' >> $LOCKSTEP_RUN_FOLDER/run.jsonl;
-echo '{"event":"times","epoch":2,"ranks":[{"rank":0,"seconds":{"compute":3,"input":1}}]}' >> $LOCKSTEP_RUN_FOLDER/run.jsonl)";
+const std::string kLog = R"(test $RANK = 0 || exit 0; s=$((8 / WORLD_SIZE)); cd $LOCKSTEP_RUN_FOLDER;
+echo '{"event":"start","format":1,"host":"node7","versions":{"torch":"2.15.0"},"time":1000000000}' > run.jsonl;
+for e in 0 1 2; do echo '{"event":"epoch","epoch":'$e',"seconds":'$s',"samples":1}'; done >> run.jsonl;
+echo '{"event":"evaluation","epoch":2,"scalars":{"accuracy":0.5}}' >> run.jsonl;
+echo '{"event":"times","epoch":2,"ranks":[{"rank":0,"seconds":{"compute":3,"input":1}}]}' >> run.jsonl)";
 
 // Stands in the place of `lockstep run`: each run takes two seconds, as it says, but one with four processes fails.
 std::filesystem::path fake_launcher(const ScratchFolder& folder) {
@@ -249,7 +250,12 @@ TEST(ScalingMulti, RunsAProgramAndMakesTheTable) {
       << finished.out;
   EXPECT_TRUE(contains(finished.err, "== run 1 of 2, 1 process, OMP_NUM_THREADS="));
   EXPECT_LT(finished.err.find("== run 1 of 2, 2 processes"), finished.err.find("== run 2 of 2, 1 process"));
-  EXPECT_TRUE(contains(test::read_file(folder.path("table/report.html")), "Strong scaling"));
+  const std::string page = test::read_file(folder.path("table/report.html"));
+  EXPECT_TRUE(contains(page, "Strong scaling"));
+  // Where, when and with what, so that the table can be compared with another one.
+  EXPECT_TRUE(contains(page, "measured on node7, 2001-09-09 01:46 UTC")) << page;
+  EXPECT_TRUE(contains(page, "<dt>torch</dt><dd>2.15.0</dd>")) << page;
+  EXPECT_TRUE(contains(page, "<h3>Command</h3><pre>/bin/sh -c ")) << page;
   EXPECT_TRUE(contains(finished.err, "== took "));
   EXPECT_TRUE(contains(finished.out, "report: " + folder.path("table/report.html"))) << finished.out;
   EXPECT_TRUE(contains(finished.out, "        " + folder.path("table/procs-2/run-2/report.html") + "\n"));

@@ -2,10 +2,12 @@
 #include <lockstep/config/command_line.h>
 #include <lockstep/lockstep.h>
 #include <lockstep/trainer/model_library.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <exception>
 #include <filesystem>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -17,19 +19,33 @@
 
 namespace report = lockstep::report;
 
-// The log of the run, on rank 0, from which `lockstep report` and `lockstep scaling` make their pages.
-void log_to(report::RunLog& log, const Options& options, const std::vector<std::string>& classes, int world_size,
-            lockstep::TrainerCallbacks& callbacks) {
-  callbacks.on_step_end = [&, world_size, started = false](const lockstep::StepReport& step) mutable {
-    if (std::exchange(started, true)) return;  // a resumed training knows only now where it goes on
-    log.start(
-        {.configuration = {{"lr", options.lr}, {"momentum", options.momentum}, {"batch_size", options.batch_size}},
-         .world_size = world_size,
-         .classes = classes,
-         .first_epoch = step.epoch,
-         .first_step = step.step - 1});
+// What rank 0 shows: a bar on a terminal, and the log from which `lockstep report` and `lockstep scaling` make their
+// pages. On other ranks both do nothing.
+struct Shown {
+  report::Progress progress;
+  report::RunLog log = {};
+};
+
+void show_in(Shown& shown, const Options& options, const std::vector<std::string>& classes, int world_size,
+             lockstep::TrainerCallbacks& callbacks) {
+  report::RunLog& log = shown.log;
+  callbacks.on_step_end = [&, world_size, epoch = std::int64_t{-1}](const lockstep::StepReport& step) mutable {
+    if (epoch < 0) {  // a resumed training knows only now where it goes on
+      log.start(
+          {.configuration = {{"lr", options.lr}, {"momentum", options.momentum}, {"batch_size", options.batch_size}},
+           .world_size = world_size,
+           .classes = classes,
+           .first_epoch = step.epoch,
+           .first_step = step.step - 1});
+    }
+    if (std::exchange(epoch, step.epoch) != step.epoch)
+      shown.progress.begin("train", step.epoch, step.batches, step.batch - 1);
+    std::optional<double> loss;  // of a GPU only at the end of an epoch: reading the loss waits for the GPU
+    if (step.loss.is_cpu()) loss = step.loss.item<double>();
+    shown.progress.step(step.samples * world_size, loss);
   };
   callbacks.on_epoch_end = [&, world_size](const lockstep::EpochReport& epoch) {
+    shown.progress.end();
     log.epoch(epoch.epoch, {.seconds = epoch.seconds, .samples = epoch.samples, .scalars = {{"loss", epoch.loss}}});
     const report::RankTimes times{.seconds = epoch.seconds_by_part(world_size)};
     log.times(epoch.epoch, {&times, 1});
@@ -103,9 +119,10 @@ int train(const Options& options) {
                                                              .test_transforms = options.test_transforms,
                                                              .input = input,
                                                              .test_batch_size = options.batch_size});
-  report::RunLog log;
-  if (group.rank() == 0) log = lockstep::data::value_or_throw(report::RunLog::open(folder));
-  log_to(log, options, classes, group.world_size(), settings.callbacks);
+  Shown shown{.progress =
+                  report::Progress({.epochs = options.epochs, .shown = group.rank() == 0, .fd = STDOUT_FILENO})};
+  if (group.rank() == 0) shown.log = lockstep::data::value_or_throw(report::RunLog::open(folder));
+  show_in(shown, options, classes, group.world_size(), settings.callbacks);
   lockstep::use_fast_batch_norm();  // on the CPU, for the whole process
   lockstep::use_fast_convolution();
   lockstep::Trainer trainer(net, optimizer, settings);
@@ -120,7 +137,8 @@ int train(const Options& options) {
         const torch::Tensor scores = net->forward(batch.data);
         return {torch::nn::functional::cross_entropy(scores, batch.target), scores};
       });
-  if (result.end != lockstep::TrainingEnd::kInterrupted) log.end();
+  shown.progress.end();  // an interrupted training has left its bar
+  if (result.end != lockstep::TrainingEnd::kInterrupted) shown.log.end();
   if (group.rank() == 0) print_end(result, folder);
   return result.signal == 0 ? 0 : 128 + result.signal;
 }

@@ -25,7 +25,7 @@ struct Failure {
   std::string command;
   int attempt = 0;           // the restart count
   int max_restarts = 0;      // the limit of `attempt`
-  std::string error;         // the exception that the worker wrote to its error file
+  std::string error;         // the exception: from the worker's error file, or from what it wrote to stderr
   std::string call_stack;    // that exception's
   bool is_newcomer = false;  // had not joined the others
   bool stderr_seen = true;   // false: it went straight to the terminal

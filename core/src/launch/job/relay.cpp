@@ -162,9 +162,9 @@ void Relay::drain() {
   consoles_.flush();
 }
 
-std::optional<std::vector<std::string>> Relay::stderr_tail(int local_rank) const {
+std::optional<Tail> Relay::stderr_tail(int local_rank) const {
   const Source& source = stderr_.at(local_rank);
-  if (source.tail != nullptr) return source.tail->lines();
+  if (source.tail != nullptr) return *source.tail;
   if (source.path.empty()) return std::nullopt;
   const std::function<Result<std::string>()> read = [path = source.path,
                                                      begin = source.begin]() -> Result<std::string> {
@@ -173,7 +173,7 @@ std::optional<std::vector<std::string>> Relay::stderr_tail(int local_rank) const
   const Result<std::string> end = logs_->call(read, signals_fd_, Deadline::after(logs_->patience()));
   Tail tail;
   tail.append(end.ok() ? end.value() : end.status().message());
-  return tail.lines();
+  return tail;
 }
 
 }  // namespace lockstep::launch

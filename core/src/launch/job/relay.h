@@ -49,8 +49,8 @@ class Relay {
   // To call when no worker lives: relays the rest of all streams.
   void drain();
 
-  // The last lines of a worker's stderr; nullopt if the launcher did not see it. Gives up on its file as LogFiles does.
-  std::optional<std::vector<std::string>> stderr_tail(int local_rank) const;
+  // The end of a worker's stderr; nullopt if the launcher did not see it. Gives up on its file as LogFiles does.
+  std::optional<Tail> stderr_tail(int local_rank) const;
 
  private:
   struct Source {

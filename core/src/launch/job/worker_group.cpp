@@ -318,7 +318,9 @@ void WorkerGroup::note_tail(Failure& failure) {
   relay_.serve();
   const auto tail = relay_.stderr_tail(failure.local_rank);
   failure.stderr_seen = tail.has_value();
-  failure.stderr_tail = tail.value_or(std::vector<std::string>());
+  if (!tail) return;
+  failure.stderr_tail = tail->lines();
+  if (failure.error.empty()) failure.error = tail->message_before_stack();
 }
 
 }  // namespace lockstep::launch

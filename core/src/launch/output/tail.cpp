@@ -3,6 +3,39 @@
 #include <algorithm>
 
 namespace lockstep::launch {
+namespace {
+
+// Takes the last line away from `text`.
+std::string_view take_last_line(std::string_view& text) {
+  if (text.ends_with('\n')) text.remove_suffix(1);
+  const std::size_t begin = text.rfind('\n') + 1;  // 0 where there is none
+  const std::string_view line = text.substr(begin);
+  text = text.substr(0, begin);
+  return visible_part(line);
+}
+
+// Of a call stack as c10 and as torch's symbolizer write it.
+bool is_of_stack(std::string_view line) {
+  return line.empty() || line.starts_with("frame #") || line.starts_with("#") || line == "C++ CapturedTraceback:";
+}
+
+// The message at the end of `text`: what C++'s run-time library or Python says of an uncaught exception; else the last
+// line.
+std::string_view last_message(std::string_view text) {
+  constexpr std::string_view kWhat = "\n  what():  ";
+  constexpr std::string_view kTraceback = "Traceback (most recent call last):\n";
+  const std::size_t what = text.rfind(kWhat);
+  const std::size_t traceback = text.rfind(kTraceback);
+  if (what != std::string_view::npos && (traceback == std::string_view::npos || traceback < what))
+    return text.substr(what + kWhat.size());
+  if (traceback == std::string_view::npos) return take_last_line(text);
+  text.remove_prefix(traceback + kTraceback.size());
+  // Calls and their source lines are indented, and the message is not.
+  while (text.starts_with(' ')) text.remove_prefix(std::min(text.find('\n'), text.size() - 1) + 1);
+  return text;
+}
+
+}  // namespace
 
 void Tail::append(std::string_view bytes) {
   if (bytes.size() > kNeeded) bytes.remove_prefix(bytes.size() - kNeeded);
@@ -21,6 +54,21 @@ std::vector<std::string> Tail::lines() const {
   }
   if (lines.size() > kMaxLines) lines.erase(lines.begin(), lines.end() - kMaxLines);
   return lines;
+}
+
+std::string Tail::message_before_stack() const {
+  std::string_view text = bytes_;
+  std::string_view line;
+  do line = take_last_line(text);
+  while (!text.empty() && is_of_stack(line));
+  if (!line.starts_with("Exception raised from ")) return {};
+  text = last_message(text);
+  std::vector<std::string_view> lines;
+  while (!text.empty() && lines.size() < kMaxLines) lines.push_back(take_last_line(text));
+  std::string message;
+  for (auto next = lines.rbegin(); next != lines.rend(); ++next)
+    message += (message.empty() ? "" : "\n") + std::string(*next);
+  return std::string(whole_letters(std::string_view(message).substr(0, kMaxBytes)));
 }
 
 std::string_view end_of_text(std::string_view text, std::size_t bytes) {

@@ -1,4 +1,5 @@
-// The last lines of a stream, for a failure report (at most 20 lines and 8 KiB), and what a terminal shows of a line.
+// The end of a stream, for a failure report: its last lines (at most 20 and 8 KiB), and the message of an error whose
+// call stack is longer than that. And what a terminal shows of a line.
 #pragma once
 
 #include <cstddef>
@@ -16,9 +17,13 @@ class Tail {
   void append(std::string_view bytes);
   // Without line ends. A line with '\r' is reduced to the text that a terminal would show.
   std::vector<std::string> lines() const;
+  // The message of a c10::Error that has ended the process, if LibTorch's call stack is the end of the stream: the
+  // stack comes behind the message, and has up to 64 long lines. Empty: the stream ends in another way. At most 20
+  // lines, 8 KiB.
+  std::string message_before_stack() const;
 
-  // Of a longer stream: what append() needs of its end, to find the first whole letter (UTF-8).
-  static constexpr std::size_t kNeeded = kMaxBytes + 4;
+  // Of a longer stream: what append() needs of its end. LibTorch's longest call stacks fit.
+  static constexpr std::size_t kNeeded = std::size_t{64} << 10;
 
  private:
   std::string bytes_;

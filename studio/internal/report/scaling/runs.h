@@ -15,7 +15,7 @@ struct ScalingOptions {
   std::vector<int> processes = {};  // of each row, in the order of the runs
   int runs = 1;  // of each row; taken in turn, so that what slows the machine for a while meets all rows
   ScalingKind kind = ScalingKind::kStrong;
-  std::filesystem::path folder = {};    // gets a folder for each run: procs-2/run-1
+  std::filesystem::path folder = {};    // gets a folder for each run: folder_of_run()
   std::filesystem::path launcher = {};  // the `lockstep` program
   std::vector<std::string> command = {};
   int cores = 1;  // that all processes of a run share; decides about OMP_NUM_THREADS where that is not set
@@ -26,6 +26,9 @@ struct ScalingOutcome {
   Status status = {};       // why that one failed; ok when the table has all runs
   int signal = 0;           // that has ended the measurement; the status says so too
 };
+
+// procs-2/run-1 in the folder of the table. Runs count from 1.
+std::filesystem::path folder_of_run(const std::filesystem::path& folder, int processes, int run);
 
 // The output of the runs goes to stdout. `say` gets a line for people before each run and one after it, with its
 // seconds. Blocks until all runs are done, or one has failed. A process that ignores SIGPIPE goes on when nobody reads

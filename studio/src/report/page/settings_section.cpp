@@ -47,7 +47,8 @@ std::string command_text(const std::vector<std::string>& command) {
 std::string starts(const RunRecord& run) {
   if (run.sessions.size() < 2) return "";
   std::string text =
-      "<div class='card scroll'><h3>Starts</h3><table class='full'><tr><th>began</th><th>host</th><th>processes</th>"
+      "<div class='card double scroll'><h3>Starts</h3><table "
+      "class='full'><tr><th>began</th><th>host</th><th>processes</th>"
       "<th>from epoch</th></tr>\n";
   for (const Session& session : run.sessions) {
     fmt::format_to(std::back_inserter(text), "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",

@@ -201,13 +201,9 @@ std::string threads_variable(const ScalingOptions& options) {
   return fmt::format("OMP_NUM_THREADS={}", std::max(1, options.cores / most));
 }
 
-std::filesystem::path folder_of(const ScalingOptions& options, int processes, int run) {
-  return options.folder / fmt::format("procs-{}", processes) / fmt::format("run-{}", run);
-}
-
 Result<Measurement> measure(const ScalingOptions& options, int processes, int run, const std::string& threads,
                             Interrupts& interrupts) {
-  const std::filesystem::path folder = folder_of(options, processes, run);
+  const std::filesystem::path folder = folder_of_run(options.folder, processes, run);
   std::error_code error;
   // What is there is of an earlier call: with its checkpoints a program that resumes would have nothing to do.
   std::filesystem::remove_all(folder, error);
@@ -239,6 +235,10 @@ Status interrupted(int signal, int processes) {
 }
 
 }  // namespace
+
+std::filesystem::path folder_of_run(const std::filesystem::path& folder, int processes, int run) {
+  return folder / fmt::format("procs-{}", processes) / fmt::format("run-{}", run);
+}
 
 void take_result_line(const std::string& line, Measurement& measurement) {
   const auto at = line.find(kResult);
@@ -325,7 +325,7 @@ std::string missing_runs(const ScalingOptions& options, const ScalingTable& tabl
 Result<std::vector<std::filesystem::path>> write_run_reports(const ScalingOptions& options, const ScalingTable& table) {
   std::vector<std::filesystem::path> pages;
   for (const ScalingRow& row : table.rows) {
-    const std::filesystem::path folder = folder_of(options, row.processes, std::min(row.runs, options.runs));
+    const std::filesystem::path folder = folder_of_run(options.folder, row.processes, std::min(row.runs, options.runs));
     std::error_code error;
     if (!std::filesystem::exists(folder / kRunLogName, error)) continue;
     pages.push_back(folder / "report.html");
