@@ -132,6 +132,7 @@ class FakeTransport final : public Transport {
 
   bool is_connected(int peer) const override { return connected_.contains(peer); }
   bool is_lost(int peer) const override { return lost_.contains(peer); }
+  void look_for_cut_links() override {}
   void close_to_programs() override {}
 
   void close(bool gently, std::chrono::milliseconds limit) override {

@@ -37,7 +37,7 @@ Machines::Machines(int count) {
   run_in(switch_->pid(), {"ip", "link", "set", "bridge", "up"});
   for (int machine = 0; machine < count; ++machine) {
     machines_.push_back(start_namespace());
-    const std::string port = fmt::format("port{}", machine);
+    const std::string port = port_of(machine);
     run_in(switch_->pid(), {"ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns",
                             std::to_string(machines_.back()->pid())});
     run_in(switch_->pid(), {"ip", "link", "set", port, "master", "bridge", "up"});

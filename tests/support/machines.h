@@ -28,8 +28,12 @@ class Machines {
   std::string run(int machine, const std::vector<std::string>& command) const;
   void plug_in(int machine) const { run(machine, {"ip", "link", "set", "eth0", "up"}); }
   void unplug(int machine) const { run(machine, {"ip", "link", "set", "eth0", "down"}); }
+  // The interface stays up, but nothing passes: nobody gets an error.
+  void cut(int machine) const { run_in(switch_->pid(), {"ip", "link", "set", port_of(machine), "nomaster"}); }
+  void mend(int machine) const { run_in(switch_->pid(), {"ip", "link", "set", port_of(machine), "master", "bridge"}); }
 
  private:
+  static std::string port_of(int machine) { return "port" + std::to_string(machine); }
   std::unique_ptr<Process> start_namespace() const;
   std::vector<std::string> inside(pid_t holder, const std::vector<std::string>& command) const;
   std::string run_in(pid_t holder, const std::vector<std::string>& command) const;

@@ -25,4 +25,9 @@ std::vector<int> take_worker_descriptors(int event_fd, std::span<const int> know
 // Takes the connections that the worker has opened or accepted since.
 void take_worker_connections(int event_fd);
 
+// Shuts down the worker's connections to machines that are out of reach, so that UCX reports them as broken. While data
+// are not acknowledged the kernel sends no keepalive probes, and tries for a quarter of an hour. TCP_USER_TIMEOUT would
+// also end the connection to a process that is stopped, once its window is full.
+void shut_down_cut_connections(int event_fd);
+
 }  // namespace lockstep

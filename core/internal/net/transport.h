@@ -69,6 +69,9 @@ class Transport {
   virtual bool is_connected(int peer) const = 0;
   // The peer has closed, or the connection to it has broken: no more messages will come from it or reach it.
   virtual bool is_lost(int peer) const = 0;
+  // Finds connections to machines that are out of reach, which is_lost() tells later. Call this now and then while
+  // nothing moves.
+  virtual void look_for_cut_links() = 0;
   // Call this once peers have connected: programs that this process starts then do not inherit the connections.
   virtual void close_to_programs() = 0;
   // Ends every request, so that the caller may free its memory, and this end of every connection. `gently`: first sends

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -144,6 +145,27 @@ std::vector<int> watched_by_thread(const IsOurs& is_ours) {
   return {};
 }
 
+// Whether the other end of this connection is out of reach: its kernel has answered nothing for a while, although this
+// kernel has asked several times. The kernel of a stopped process answers. So the time since the last answer alone is
+// no proof: this kernel asks at growing distances, each at most twice as long as the one before.
+bool is_cut(int fd) {
+  constexpr std::uint32_t kSilentMs = 4000;
+  constexpr std::uint32_t kAnswerMs = 300;  // an answer to the last try may be on its way
+  constexpr int kProbes = 3;                // of a full window, or where nothing leaves this machine
+  constexpr int kRetransmits = 4;           // they usually take 3 s
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 || info.tcpi_state != TCP_ESTABLISHED) return false;
+  const std::uint32_t answered = info.tcpi_last_ack_recv;  // so long ago, in milliseconds
+  const std::uint32_t sent = info.tcpi_last_data_sent;
+  if (answered < kSilentMs) return false;
+  if (info.tcpi_probes >= kProbes) return true;  // an answer sets this number to 0
+  if (info.tcpi_unacked == 0 || info.tcpi_retransmits < kRetransmits) return false;
+  const std::uint32_t distance = info.tcpi_rto / 1000;              // from the last try to the next
+  if (sent >= std::max(kSilentMs, distance / 5 * 6)) return true;   // no try can leave this machine
+  return sent >= kAnswerMs && answered >= sent + distance / 5 * 3;  // the last two tries were in vain
+}
+
 void take(int fd) {
   if (!is_inheritable(fd)) return;
   fcntl(fd, F_SETFD, FD_CLOEXEC);
@@ -189,6 +211,12 @@ std::vector<int> take_worker_descriptors(int event_fd, std::span<const int> know
 
 void take_worker_connections(int event_fd) {
   for (const int fd : all_under(event_fd)) take(fd);
+}
+
+void shut_down_cut_connections(int event_fd) {
+  for (const int fd : all_under(event_fd)) {
+    if (is_cut(fd)) shutdown(fd, SHUT_RDWR);
+  }
 }
 
 }  // namespace lockstep

@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <random>
 #include <sstream>
 #include <thread>
@@ -135,27 +136,129 @@ TEST(HostsFault, AMachineThatDiesIsNamedOnTheOthers) {
       });
 }
 
-TEST(HostsFault, AnUnpluggedMachineIsNamedWhenTheTimeIsOver) {
+enum class Cut { kInterfaceDown, kSilence };
+
+// Machine 1 loses its link while each rank does `work` again and again, which also needs ranks of other machines.
+void expect_a_cut_link_to_be_noticed(const std::vector<int>& ranks, Cut cut,
+                                     const std::function<Status(Communicator&)>& work) {
+  const int first = ranks[0];  // rank of machine 1
+  const int after = first + ranks[1];
   run_on_machines(
-      {{2, 1}},
-      [](int rank) {
+      {ranks},
+      [&](int rank) {
         const ProcessGroup group;
         EXPECT_TRUE(add_up(*group, kBound).ok());
         say("ready");
         Status status;
-        while (status.ok()) status = add_up(*group, kTimeout);
+        while (status.ok()) status = work(*group);
         say("broken");
-        if (rank < 2) {
-          expect_names(status, ErrorCode::kTimeout, {"rank(s) 2"});
-        } else {
-          EXPECT_NE(status.message().find("rank(s) 0"), std::string::npos) << status.message();
+        const bool is_cut = rank >= first && rank < after;
+        expect_names(status, ErrorCode::kPeerFailed, {"or the connection to it broke"});
+        EXPECT_EQ(group->health().message(), status.message());
+        bool named = false;
+        for (int other = 0; other < group->group_size(); ++other) {
+          const bool other_is_cut = other >= first && other < after;
+          named = named || (is_cut != other_is_cut && status.message().starts_with(fmt::format("rank {} (pid", other)));
+        }
+        EXPECT_TRUE(named) << status.message();
+      },
+      [&](JobOnMachines& job) {
+        wait_until_said(job, "ready");
+        std::this_thread::sleep_for(100ms);  // now they are amid their work
+        const Machines& machines = job.machines();
+        cut == Cut::kSilence ? machines.cut(1) : machines.unplug(1);
+        wait_until_said(job, "broken");
+        cut == Cut::kSilence ? machines.mend(1) : machines.plug_in(1);  // leaving signs off at the store
+      });
+}
+
+constexpr std::size_t kMany = std::size_t{16} << 20;  // floats: 64 MiB
+
+Status sum_of_many(Communicator& group) {
+  return add_up(group, kBound, kMany);
+}
+
+// Each rank waits for a message of the rank with its index on the other of two machines, which sends none.
+Status wait_in_vain(Communicator& group) {
+  const int peer = (group.rank() + group.group_size() / 2) % group.group_size();
+  int value = 0;
+  return group.run(Receive{{&value, sizeof value}, peer, 0}, Deadline::after(kBound));
+}
+
+// The ranks of the first of two machines send, and the ranks of the other receive.
+Status send_many(Communicator& group, std::chrono::seconds timeout) {
+  const int half = group.group_size() / 2;
+  std::vector<float> values(kMany);
+  const std::size_t bytes = kMany * sizeof(float);
+  const Deadline deadline = Deadline::after(timeout);
+  return group.rank() < half ? group.run(Send{{values.data(), bytes}, group.rank() + half, 0}, deadline)
+                             : group.run(Receive{{values.data(), bytes}, group.rank() - half, 0}, deadline);
+}
+
+TEST(HostsFault, ACutLinkIsNoticedWhileNothingIsSent) {
+  expect_a_cut_link_to_be_noticed({2, 2}, Cut::kSilence, wait_in_vain);
+}
+TEST(HostsFault, ACutLinkIsNoticedAmidACollective) {
+  expect_a_cut_link_to_be_noticed({2, 2}, Cut::kSilence, sum_of_many);
+}
+TEST(HostsFault, ACutLinkIsNoticedBySenderAndReceiver) {
+  expect_a_cut_link_to_be_noticed({2, 2}, Cut::kSilence, [](Communicator& group) { return send_many(group, kBound); });
+}
+TEST(HostsFault, ACutLinkOfOneOfThreeMachinesIsNoticedByAll) {
+  expect_a_cut_link_to_be_noticed({1, 1, 1}, Cut::kSilence, sum_of_many);
+}
+TEST(HostsFault, AnInterfaceThatIsDownIsNoticedAmidACollective) {
+  expect_a_cut_link_to_be_noticed({2, 2}, Cut::kInterfaceDown, sum_of_many);
+}
+TEST(HostsFault, AnInterfaceThatIsDownIsNoticedByAllOfThreeMachines) {
+  expect_a_cut_link_to_be_noticed({1, 1, 1}, Cut::kInterfaceDown, sum_of_many);
+}
+
+constexpr unsigned long kMuchQueued = 100'000;  // bytes
+
+// Whether this machine's kernel has much data for another machine that it cannot send, or that nobody acknowledges.
+bool has_data_queued(const Machines& machines, int machine) {
+  std::istringstream lines(machines.run(machine, {"cat", "/proc/net/tcp"}));
+  std::string line;
+  std::getline(lines, line);
+  while (std::getline(lines, line)) {
+    unsigned long queued = 0;
+    if (std::sscanf(line.c_str(), " %*d: %*s %*s 01 %lx:", &queued) == 1 && queued > kMuchQueued) return true;
+  }
+  return false;
+}
+
+// Its kernel acknowledges what it takes, but soon takes no more. Meanwhile the sender's kernel asks at growing
+// distances whether it may send: after the sixth time more than six seconds pass.
+TEST(HostsFault, AStoppedRankWhoseWindowIsFullIsNotLost) {
+  const test::SharedScratchFolder folder;
+  const std::filesystem::path over = folder.path("over");
+  run_on_machines(
+      {{1, 1}},
+      [&](int rank) {
+        const ProcessGroup group;
+        EXPECT_TRUE(add_up(*group, kBound).ok());
+        say("ready");
+        for (float done = 0; done == 0;) {
+          ASSERT_TRUE(send_many(*group, 60s).ok()) << group->health().message();
+          done = rank == 0 && std::filesystem::exists(over) ? 1.0F : 0.0F;
+          ASSERT_TRUE(group->run(AllReduce{&done, &done, 1}, Deadline::after(60s)).ok()) << group->health().message();
         }
       },
-      [](JobOnMachines& job) {
+      [&](JobOnMachines& job) {
         wait_until_said(job, "ready");
-        job.machines().unplug(1);
-        wait_until_said(job, "broken");
-        job.machines().plug_in(1);  // leaving signs off at the store
+        const pid_t stopped = job.process(1).pid();
+        EXPECT_TRUE(test::wait_for([&] {
+          std::this_thread::sleep_for(50ms);
+          ::kill(stopped, SIGSTOP);
+          std::this_thread::sleep_for(200ms);
+          const bool is_full = has_data_queued(job.machines(), 0);
+          if (!is_full) ::kill(stopped, SIGCONT);  // it was stopped amid something else
+          return is_full;
+        }));
+        std::this_thread::sleep_for(14s);
+        ::kill(stopped, SIGCONT);
+        std::ofstream(over) << "over";
       });
 }
 

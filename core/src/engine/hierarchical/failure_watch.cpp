@@ -34,6 +34,7 @@ Status FailureWatch::check(const Transfer* transfer, bool expired, Watch& watch)
   if (now - watch.progressed >= kFirstNews && now - last_news_ >= kNewsEvery) {
     last_news_ = now;
     messages_.send_news(/*conditions=*/false);
+    context_.transport.look_for_cut_links();
   }
   LOCKSTEP_RETURN_IF_ERROR(check_deaths(transfer, now - watch.progressed));
   watch.warns = watch.warns || loses_patience(watch);

@@ -104,6 +104,7 @@ class UcxTransport final : public Transport {
     return found != peers_.end() && lost_.contains(found->second.number);
   }
 
+  void look_for_cut_links() override { worker_->look_for_cut_links(); }
   void close_to_programs() override { worker_->close_to_programs(); }
 
   void close(bool gently, std::chrono::milliseconds limit) override {

@@ -269,6 +269,12 @@ void UcxWorker::take_connections() {
   looks_ = kLooks;
 }
 
+// Under the lock UCX closes no connection.
+void UcxWorker::look_for_cut_links() {
+  MutexLock lock(mutex_);
+  shut_down_cut_connections(event_fd_);
+}
+
 void UcxWorker::close_to_programs() {
   MutexLock lock(mutex_);
   take_connections();

@@ -81,6 +81,7 @@ class UcxWorker {
   // Waits until the channel has news, at most for `limit`. Of several threads one waits for UCX, and progresses the
   // worker for all of them.
   void sleep(const UcxInbox& inbox, std::chrono::microseconds limit) LOCKSTEP_EXCLUDES(mutex_);
+  void look_for_cut_links() LOCKSTEP_EXCLUDES(mutex_);
   void close_to_programs() LOCKSTEP_EXCLUDES(mutex_);
 
   // Takes the channel away; its last events say how its requests ended. `gently`: first sends what is under way, for at
