@@ -51,8 +51,9 @@ std::uint64_t next_moment() {
   return present.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
-void forget_evidence_before(std::uint64_t moment) {
+std::uint64_t forget_evidence_before(std::uint64_t moment) {
   oldest.store(moment, std::memory_order_relaxed);
+  return moment;
 }
 
 void note_evidence(const UsersPtr& users, std::uint64_t number, const torch::Tensor& values) {

@@ -34,9 +34,9 @@ bool is_evidence_wanted();
 bool looks_finite(const torch::Tensor& values);
 // Begins the next moment of this process, and returns its number. A check calls this at its end.
 std::uint64_t next_moment();
-// From now on later evidence takes the place of evidence that is older than this moment. Of several checks the last
-// one's moment counts.
-void forget_evidence_before(std::uint64_t moment);
+// From now on later evidence takes the place of evidence that is older than this moment. Returns `moment`. Of several
+// checks the last one's moment counts.
+std::uint64_t forget_evidence_before(std::uint64_t moment);
 
 // For a reducer: what it sends as this rank's gradient of the parameter, in its sending pass `number`, counted from 1.
 void note_evidence(const UsersPtr& users, std::uint64_t number, const torch::Tensor& values);

@@ -109,7 +109,7 @@ FiniteCheck::FiniteCheck(const torch::nn::Module& module, const FiniteCheckOptio
   TORCH_CHECK_VALUE(options_.compare_every >= 0, "FiniteCheck: compare_every must not be negative, got ",
                     options_.compare_every);
   if (nn_detail::has_other_ranks(options_.group)) evidence_ = nn_detail::want_evidence();
-  ends_of_checks_ = {nn_detail::next_moment()};
+  ends_of_checks_ = {nn_detail::forget_evidence_before(nn_detail::next_moment())};
   note_infinite();
   keep_buffers();
 }
@@ -156,7 +156,7 @@ void FiniteCheck::set_step(std::int64_t step, std::int64_t skipped_in_a_row) {
   step_ = step;
   skipped_in_a_row_ = skipped_in_a_row;
   late_.reset();
-  ends_of_checks_ = {nn_detail::next_moment()};
+  ends_of_checks_ = {nn_detail::forget_evidence_before(nn_detail::next_moment())};
   note_infinite();  // a checkpoint has been read since the constructor
   keep_buffers();
 }
