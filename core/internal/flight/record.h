@@ -84,8 +84,8 @@ std::string type_name(std::uint8_t type);
 std::size_t type_bytes(std::uint8_t type);
 
 // The groups that belong together, of several ranks: those of one name, members and identity. Where the identity is not
-// known, the last group of a name and members on one rank belongs to the last ones on the others, and so on, because
-// processes may have joined later.
+// known to a rank, that rank's last group of a name and members belongs to the last ones on the others, and so on,
+// because processes may have joined later.
 struct SharedGroup {
   struct Member {
     std::size_t record = 0;  // index in the records

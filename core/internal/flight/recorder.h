@@ -29,10 +29,12 @@ class Ticket {
   Ticket(Entry* entry, std::uint64_t serial) : entry_(entry), serial_(serial) {}
 
   bool is_recorded() const { return entry_ != nullptr; }
-  // The program has begun to wait for it. Only the first call counts.
+  // The program has begun to wait for it. Only the first call counts. A call of another thread that takes the entry
+  // just before the store gets this time; kEntries calls must have come since begin() for that.
   void waits() const {
     if (!is_mine() || entry_->waited.load(std::memory_order_relaxed) != 0) return;
     const std::uint64_t since = nanoseconds(Clock::now()) - entry_->called.load(std::memory_order_relaxed);
+    if (!is_mine()) return;  // `called` is that of another call
     constexpr std::uint64_t kMost = 0xffffffff;
     entry_->waited.store(static_cast<std::uint32_t>(std::min(since / 1000 + 1, kMost)), std::memory_order_relaxed);
   }

@@ -27,9 +27,12 @@ class SharedBlock {
   std::byte* base() const { return parts_.control->base(); }
   std::size_t bytes() const { return parts_.control->bytes(); }
   const Fd& file() const { return *parts_.control_file; }
-  // Puts this range on huge pages, as far as it is made of whole ones, and makes its pages. A view then tells of copies
-  // in a tenth of the time. Call it on one rank, before any view has touched the range. Without effect where the system
-  // has no huge pages for this (kernels before 6.1, shmem_enabled "deny", no free memory in one piece).
+  // Makes the pages of this range, and moves the range to huge pages where it covers whole ones. Afterwards
+  // copied_pages() of a view takes a tenth of the time. Call it on one rank, before any view has touched the range.
+  //
+  // Does nothing where the system cannot do this: kernels before 6.1; shmem_enabled "deny"; no free memory in one
+  // piece; kernels before 6.11 that report all of a huge page as copies (one try in each process finds out); several
+  // NUMA nodes, since all pages would be on the node of the calling rank.
   void use_huge_pages(std::size_t offset, std::size_t bytes) const;
   // Whether the process of this rank has ended, so that it writes to the block no more. A rank that has left its group
   // is not gone.

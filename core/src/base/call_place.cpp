@@ -28,13 +28,15 @@ std::string site_text(CallSite site) {
   return text.size() < kPlaceBytes ? text : "..." + text.substr(text.size() - (kPlaceBytes - 4));
 }
 
-// Whether the file is one of this library's, which say nothing to a program: a public header, wherever it is installed
-// (or one of the C++ library, as for an object that std::optional::emplace makes), or a source, which the compiler is
-// told to name "lockstep/core/src/..." (lockstep_layer() in cmake/LockstepLayer.cmake).
+// Whether the file says nothing to a program: a public header of this library, wherever it is installed; a header of
+// LibTorch or of the C++ library, as for an object that a module holder or std::optional::emplace makes; or a source of
+// this library, which the compiler is told to name "lockstep/core/src/..." (lockstep_layer() in
+// cmake/LockstepLayer.cmake).
 bool is_of_library(std::string_view file) {
   constexpr std::array<std::string_view, 4> kFolders = {"lockstep/core/src/", "lockstep/core/internal/",
                                                         "lockstep/vision/src/", "lockstep/studio/src/"};
-  return file.find("/include/lockstep/") != file.npos || file.find("/include/c++/") != file.npos ||
+  constexpr std::array<std::string_view, 3> kHeaders = {"/include/lockstep/", "/include/torch/", "/include/c++/"};
+  return std::any_of(kHeaders.begin(), kHeaders.end(), [&](auto folder) { return file.find(folder) != file.npos; }) ||
          std::any_of(kFolders.begin(), kFolders.end(), [&](auto folder) { return file.starts_with(folder); });
 }
 

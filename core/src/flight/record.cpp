@@ -212,20 +212,35 @@ std::vector<SharedGroup> shared_groups(std::span<const RankRecord> records) {
   using Name = std::pair<std::string, std::vector<int>>;  // and members
   using Key = std::tuple<Name, std::uint64_t, std::size_t>;
   std::map<Key, SharedGroup> found;
-  for (std::size_t i = 0; i < records.size(); ++i) {
-    std::map<Name, std::size_t> turns;
-    const std::vector<GroupInfo>& groups = records[i].groups;
-    for (std::size_t k = groups.size(); k-- > 0;) {
-      const GroupInfo& group = groups[k];
-      const Name name{group.name, group.ranks};
-      const std::size_t turn = turns[name]++;
-      SharedGroup& shared = found[{name, group.identity, group.identity == 0 ? turn : 0}];
-      shared.name = group.name;
-      shared.turn = std::max(shared.turn, turn);
-      shared.ranks = group.ranks;
-      shared.members.push_back({i, static_cast<int>(k)});
+  std::map<std::pair<Name, std::uint64_t>, std::size_t> known;  // turns, by name and identity
+  const auto each_group = [&](const auto& visit) {
+    for (std::size_t i = 0; i < records.size(); ++i) {
+      std::map<Name, std::size_t> turns;
+      const std::vector<GroupInfo>& groups = records[i].groups;
+      for (std::size_t k = groups.size(); k-- > 0;) {
+        const Name name{groups[k].name, groups[k].ranks};
+        visit(name, turns[name]++, groups[k].identity, SharedGroup::Member{i, static_cast<int>(k)});
+      }
     }
-  }
+  };
+  each_group([&](const Name& name, std::size_t turn, std::uint64_t identity, const SharedGroup::Member&) {
+    if (identity == 0) return;
+    std::size_t& last = known[{name, identity}];
+    last = std::max(last, turn);
+  });
+  std::map<std::pair<Name, std::size_t>, std::uint64_t> identities;  // by name and turn
+  for (const auto& [group, turn] : known) identities.try_emplace({group.first, turn}, group.second);
+  each_group([&](const Name& name, std::size_t turn, std::uint64_t identity, const SharedGroup::Member& member) {
+    if (const auto alike = identities.find({name, turn}); identity == 0 && alike != identities.end()) {
+      const std::vector<SharedGroup::Member>& members = found[{name, alike->second, 0}].members;
+      if (members.empty() || members.back().record != member.record) identity = alike->second;
+    }
+    SharedGroup& shared = found[{name, identity, identity == 0 ? turn : 0}];
+    shared.name = name.first;
+    shared.turn = std::max(shared.turn, turn);
+    shared.ranks = name.second;
+    shared.members.push_back(member);
+  });
   std::vector<SharedGroup> all;
   all.reserve(found.size());
   for (auto& [key, group] : found) all.push_back(std::move(group));

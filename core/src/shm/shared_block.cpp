@@ -9,9 +9,13 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
+#include <fstream>
+#include <span>
+#include <string>
 #include <utility>
 
 #include "base/arithmetic.h"
+#include "memory_file.h"
 #include "shm/mapping.h"
 
 #ifndef MADV_COLLAPSE
@@ -38,6 +42,49 @@ void write_same(std::byte& place) {
   }
 }
 
+// MADV_COLLAPSE asks for huge pages by itself, whatever is set for faults. It takes only ranges that have pages.
+bool collapse([[maybe_unused]] std::span<std::byte> memory) {
+#ifdef MADV_POPULATE_WRITE
+  return madvise(memory.data(), memory.size(), MADV_POPULATE_WRITE) == 0 &&
+         madvise(memory.data(), memory.size(), MADV_COLLAPSE) == 0;
+#else
+  return false;
+#endif
+}
+
+// All pages would be on the node of the rank that makes them, and far from other ranks.
+bool has_one_memory_node() {
+  std::ifstream file("/sys/devices/system/node/online");
+  std::string nodes;  // "0", "0-1"; without the file the kernel knows of one node
+  return !std::getline(file, nodes) || nodes.find_first_of(",-") == std::string::npos;
+}
+
+// Kernels before 6.11 that have no backport report every small page of a huge page as a copy (kOfFile is not set). Each
+// step would then compare and drop everything.
+Result<bool> page_map_knows_huge_pages() {
+  LOCKSTEP_ASSIGN_OR_RETURN(const Fd file, make_memory_file("lockstep-probe", kHugePage));
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto shared, Mapping::map(file.get(), kHugePage));
+  if (!collapse({shared->base(), kHugePage})) return false;
+  LOCKSTEP_ASSIGN_OR_RETURN(std::byte* const seen, map_private(file.get(), 0, kHugePage));
+  std::atomic_ref(reinterpret_cast<unsigned char&>(*seen)).load();  // the page is present after that
+  const Fd page_map(open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
+  std::uint64_t entry = 0;
+  const auto place =
+      static_cast<off_t>(reinterpret_cast<std::uintptr_t>(seen) / PrivateView::page_bytes() * sizeof(entry));
+  const bool is_read =
+      page_map.valid() && pread(page_map.get(), &entry, sizeof(entry), place) == static_cast<ssize_t>(sizeof(entry));
+  munmap(seen, kHugePage);
+  return is_read && (entry & kPresent) != 0 && !is_copy(entry);
+}
+
+bool can_use_huge_pages() {
+  static const bool can = [] {
+    const Result<bool> is_known = page_map_knows_huge_pages();
+    return is_known.ok() && is_known.value() && has_one_memory_node();
+  }();
+  return can;
+}
+
 }  // namespace
 
 Result<std::shared_ptr<SharedBlock>> SharedBlock::create(Store& store, const SharedArena& arena,
@@ -54,14 +101,10 @@ Result<const std::byte*> SharedBlock::memory_of(int rank, std::size_t offset) co
   return arena.at(offset);
 }
 
-// MADV_COLLAPSE asks for huge pages by itself, whatever is set for faults. It takes only ranges that have pages.
-void SharedBlock::use_huge_pages([[maybe_unused]] std::size_t offset, [[maybe_unused]] std::size_t bytes) const {
-#ifdef MADV_POPULATE_WRITE
+void SharedBlock::use_huge_pages(std::size_t offset, std::size_t bytes) const {
   const std::size_t begin = round_up(offset, kHugePage);
   const std::size_t end = (offset + bytes) / kHugePage * kHugePage;
-  if (end <= begin || madvise(base() + begin, end - begin, MADV_POPULATE_WRITE) != 0) return;
-  madvise(base() + begin, end - begin, MADV_COLLAPSE);
-#endif
+  if (end > begin && can_use_huge_pages()) collapse({base() + begin, end - begin});
 }
 
 std::size_t PrivateView::page_bytes() {

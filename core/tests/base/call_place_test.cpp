@@ -68,6 +68,7 @@ TEST(CallPlace, OfTheLibraryItselfIsNone) {
     EXPECT_EQ(number_of({"lockstep/core/src/nn/helpers/average_gradients.cpp", 41}), 0U);
     EXPECT_EQ(number_of({"/usr/include/lockstep/nn/functional.h", 7}), 0U);
     EXPECT_EQ(number_of({"/usr/include/c++/12/bits/stl_construct.h", 119}), 0U);
+    EXPECT_EQ(number_of({"/opt/libtorch/include/torch/csrc/api/include/torch/nn/pimpl.h", 72}), 0U);
   }
   EXPECT_EQ(std::string(text_of(number_of({"/home/me/lockstep/examples/train.cpp", 41})).data()),
             "examples/train.cpp:41");

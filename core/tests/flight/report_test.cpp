@@ -217,6 +217,23 @@ TEST(FlightReport, GroupsOfOneNameAreMatchedByTheirIdentity) {
   EXPECT_EQ(said_of(records), "Group 'pair': rank 0 waits in barrier #1 for 12.0 s; every rank has called it.\n");
 }
 
+// Rank 1 knows no identity of its groups.
+TEST(FlightReport, AGroupWithoutIdentityBelongsToTheGroupOfItsNameAndTurn) {
+  auto records = world(3);
+  for (RankRecord& record : records) {
+    const std::uint64_t known = record.rank == 1 ? 0 : 1;
+    record.groups.push_back({"ring", "lockstep", record.rank, 3, {0, 1, 2}, false, 7 * known});
+    record.groups.push_back({"ring", "lockstep", record.rank, 3, {0, 1, 2}, false, 8 * known});
+  }
+  const auto shared = flight::shared_groups(records);
+  ASSERT_EQ(shared.size(), 3U);
+  for (const std::size_t turn : {0U, 1U}) {
+    EXPECT_EQ(shared[turn].turn, turn);
+    ASSERT_EQ(shared[turn].members.size(), 3U);
+    for (const auto& member : shared[turn].members) EXPECT_EQ(member.group, turn == 0 ? 2 : 1);
+  }
+}
+
 TEST(FlightReport, JsonAndTraceHoldEveryOperation) {
   auto records = world(2);
   add(records[0], Op::kAllReduce, 5, 12, Outcome::kUnderWay).place = "src/train.cpp:41";

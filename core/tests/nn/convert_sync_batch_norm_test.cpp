@@ -4,6 +4,7 @@
 
 #include <sstream>
 
+#include "base/call_place.h"
 #include "lockstep/nn/sync_batch_norm.h"
 #include "nn/error_texts.h"
 #include "nn/twins.h"
@@ -103,6 +104,15 @@ TEST(ConvertSyncBatchNorm, RefusesByNameAndChangesNothing) {
   expect_in(error_of([&] { convert_sync_batchnorm(of_another_kind); }), {"'1'", "OwnNorm", "except"});
   EXPECT_EQ(sync_batchnorm_layers(*of_another_kind), Names{});
   EXPECT_EQ(convert_sync_batchnorm(of_another_kind, nullptr, {"1"}), Names{"0"});
+}
+
+// It has no tensors to mark, and errors name its own line.
+TEST(ConvertSyncBatchNorm, GivesALayerThatSynchronisesAlreadyNoLabel) {
+  torch::nn::Sequential net;
+  net->push_back("only_here", SyncBatchNorm(3));
+  const TextNumber before = texts_so_far();
+  EXPECT_EQ(convert_sync_batchnorm(net), Names{"only_here"});
+  EXPECT_EQ(texts_so_far(), before);
 }
 
 TEST(ConvertSyncBatchNormMulti, LetsGoOfAGroupThatWasLeft) {

@@ -222,6 +222,63 @@ TEST_P(ReplacedTensorsMulti, ParametersInsideOfAnotherModuleAreNoticed) {
   });
 }
 
+// Neither the model nor the wrapper has run since.
+TEST_P(ReplacedTensorsMulti, AnOptimizerMadeRightAfterAReplacementStepsTheNewParameter) {
+  run_processes(GetParam(), [](int number) {
+    const Rank rank;
+    torch::jit::Module net = centred_script();
+    const std::shared_ptr<torch::nn::Module> view = as_module(net);
+    net.setattr("weight", (pair_of(1) + number).requires_grad_());  // before it is wrapped
+    DistributedDataParallel ddp(net);
+    EXPECT_TRUE(ddp.parameters().at(0).is_same(net.attr("weight").toTensor()));
+    for (int step = 0; step < 3; ++step) {
+      const Tensor replaced = (pair_of(step) + number).requires_grad_();
+      net.setattr("weight", replaced);
+      torch::optim::SGD sgd(ddp.parameters(), kCentredRate);
+      ddp->get_method("run")({random_input({4, 2}, step).to(torch::kDouble)}).toTensor().backward();
+      const Tensor before = pair_of(step);  // rank 0's
+      sgd.step();
+      const std::string where = fmt::format("step {}", step);
+      ASSERT_TRUE(replaced.grad().defined()) << where;
+      EXPECT_TRUE(torch::allclose(replaced, before - kCentredRate * replaced.grad(), 1e-12, 1e-12)) << where;
+      expect_equal_on_all_ranks({replaced}, where);
+    }
+  });
+}
+
+// Each pass turns the strides of its buffer.
+struct TurningStruct {
+  std::vector<NamedParameter> named_parameters() const { return {{"weight", weight}}; }
+  std::vector<NamedParameter> named_buffers() const { return {{"mean", mean}}; }
+  Tensor run(const Tensor& x) {
+    mean = next_centre(mean, x).t();
+    return centred_loss(x, mean, weight);
+  }
+  Tensor weight = first_weight();
+  Tensor mean = torch::arange(4, torch::kDouble).reshape({2, 2});
+};
+
+// A rank without samples does not know of the other strides, and must not wait.
+TEST_P(ReplacedTensorsMulti, ABufferOfOtherStridesStandsForTheFirst) {
+  run_processes(GetParam(), [](int number) {
+    const Rank rank;
+    const auto net = std::make_shared<TurningStruct>();
+    Tensor judge = net->mean.clone();
+    DistributedDataParallel ddp(net);
+    for (int step = 0; step < 3; ++step) {
+      judge = next_centre(judge, random_input({2, 2}, step, 0).to(torch::kDouble)).t();
+      if (number == 2) {
+        ddp.pass_without_input();
+      } else {
+        ddp->run(random_input({2, 2}, step).to(torch::kDouble)).backward();
+      }
+      const std::string where = fmt::format("step {}", step);
+      EXPECT_TRUE(torch::allclose(net->mean, judge, 1e-12, 1e-12)) << where << net->mean << judge;
+      expect_equal_on_all_ranks({net->weight.grad()}, where);
+    }
+  });
+}
+
 TEST(ReplacedTensors, DataParallelTrainsTheNewParameter) {
   for (const int replicas : {1, 2}) {
     torch::jit::Module net = centred_script();

@@ -9,7 +9,6 @@
 #include "lockstep/nn/finite_check.h"
 #include "lockstep/nn/gradient_accumulation.h"
 #include "lockstep/nn/mixed_precision.h"
-#include "nn/ddp/gradient_evidence.h"
 #include "nn/error_texts.h"
 #include "nn/twins.h"
 #include "support/process_ranks.h"
@@ -153,54 +152,6 @@ TEST_P(TrainingHelpersMulti, StepsThatAreNotFiniteAreSkippedByAllRanksAlike) {
               {"step 18", number == last ? "'0.bias' is not finite" : "gradients of other ranks are not finite"});
     log::set_output({});
   });
-}
-
-// A finite loss with a bad gradient on the last rank: after the mean all ranks have it.
-TEST_P(TrainingHelpersMulti, NameTheRankThatHasSentABadGradient) {
-  run_processes(GetParam(), [](int number) {
-    const Rank rank;
-    const int last = get_world_size() - 1;
-    if (last == 0) return;
-    for (const auto& [checks_per_sweep, in_buckets] : {std::pair(0, true), {0, false}, {3, true}}) {
-      Net net = make_plain();
-      DistributedDataParallel<Net> ddp(net, {.gradient_as_bucket_view = in_buckets});
-      FiniteCheck finite(*net, {.checks_per_sweep = checks_per_sweep});
-      torch::optim::SGD sgd(net->parameters(), 0.1);
-      torch::Tensor weight = net->named_parameters()["2.weight"];
-      std::string error = "no error";
-      for (int step = 0; step < 7 && error == "no error"; ++step) {
-        sgd.zero_grad();
-        const torch::Tensor loss = ddp->forward(random_input({4, 6}, step)).square().mean();
-        const auto hook = weight.register_hook(
-            [&](const torch::Tensor& gradient) { return step == 2 && number == last ? gradient / 0 : gradient; });
-        loss.backward();
-        weight.remove_hook(hook);
-        error = error_of([&] { finite.check(torch::ones({})); });
-        sgd.step();
-      }
-      expect_in(error, {fmt::format("rank {} has sent a gradient of '2.weight' that was not finite", last)});
-      EXPECT_EQ(error.find("rank 0 has sent"), std::string::npos) << error;
-      EXPECT_EQ(error.find("step 2: ") != std::string::npos, checks_per_sweep == 0) << error;
-      EXPECT_EQ(error.find("backward passes ago") != std::string::npos, checks_per_sweep > 0) << error;
-    }
-  });
-}
-
-// Of a large gradient some values are looked at: rows of bad values are found in each dtype.
-TEST(GradientEvidence, FindsRowsOfBadValues) {
-  const double bad[] = {std::nan(""), std::numeric_limits<double>::infinity()};
-  for (const auto dtype : {torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16, torch::kComplexFloat}) {
-    for (const std::int64_t columns : {1, 7, 5000}) {
-      torch::Tensor gradient = torch::ones({60, columns}, dtype);
-      EXPECT_TRUE(nn_detail::looks_finite(gradient)) << dtype << columns;
-      gradient[59].fill_(bad[columns % 2]);
-      EXPECT_FALSE(nn_detail::looks_finite(gradient)) << dtype << columns;
-    }
-    torch::Tensor one = torch::ones({nn_detail::kMostLooked}, dtype);
-    one[17] = bad[0];
-    EXPECT_EQ(nn_detail::looks_finite(one), false) << dtype;
-  }
-  EXPECT_TRUE(nn_detail::looks_finite(torch::ones({3}, torch::kInt)));
 }
 
 // Rank 0's buffers go to all ranks. The first step too.

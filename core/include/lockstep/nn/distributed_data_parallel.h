@@ -25,9 +25,10 @@
 //     collectives of the program or of another wrapper. Wrappers of the same ranks may share parameters, in every mode.
 //
 // Parameters and buffers must keep their shapes: resizing one is an error that names it. Replaced, added, frozen or
-// converted parameters and buffers take effect in the next pass; do this on all ranks. A buffer that a forward pass
-// replaces by a tensor of the same shape and dtype is like a buffer that the pass writes to: the backward pass sends
-// it. While all parameters are frozen, gradients pass through and nothing is sent.
+// converted parameters and buffers take effect in the next pass; do this on all ranks. A buffer that a forward pass of
+// the wrapper replaces by a tensor of the same shape and dtype is like a buffer that the pass writes to: the backward
+// pass sends it. A pass of module() without a backward pass (an evaluation) that replaces a buffer is a change like any
+// other: do this on all ranks. While all parameters are frozen, gradients pass through and nothing is sent.
 //
 // If backward() throws on all ranks, the next pass starts as usual; gradients that were still being reduced are dropped
 // (undefined). If backward() throws on some ranks only, or on some ranks before the wrapper's first gradient and on
@@ -124,7 +125,7 @@ class DistributedDataParallel {
   // The module itself, with its own type: for evaluation, saving, everything except training steps.
   Net& module() { return net_; }
   const Net& module() const { return net_; }
-  // For the optimizer: each parameter once, even if layers share it.
+  // For the optimizer: the parameters that the model has now, each once, even if layers share it.
   std::vector<torch::Tensor> parameters() const { return replica_.parameters(); }
 
   // While the guard lives, gradients add up on this rank without communication, whether the passes go through the

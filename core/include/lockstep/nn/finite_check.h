@@ -8,10 +8,11 @@
 //
 // Under DistributedDataParallel one rank's NaN is in every rank's gradients after the backward pass, and nobody can
 // tell whose it was. So the ranks exchange their losses. And while a check exists, DistributedDataParallel on the CPU
-// looks at gradients before it sends them: at all values of a gradient of up to 4096, at 4096 of a larger one. If a
-// step is bad, the ranks exchange what they have seen, and the error names the ranks whose gradients were bad first,
-// each with its first such parameter. Not named is the rank of a single bad value that was not looked at, of gradients
-// on a device, and of gradients that average_gradients() has made a mean.
+// looks at gradients before it sends them: at all values of a gradient of up to 4096, at 4096 or more of a larger one,
+// evenly spread, which takes tens of microseconds. If a step is bad, the ranks exchange what they have seen, and the
+// error names the ranks whose gradients were bad first, each with its first such parameter, and the step if it was an
+// earlier one. Not named is the rank of a bad value that was not looked at (a single one, or a row of a matrix of more
+// than 4096 rows), of gradients on a device, and of gradients that average_gradients() has made a mean.
 //
 // Reading all gradients takes some percent of a step of a small model. A program that clips has read them already: see
 // the check with a norm. With kError, other programs have a cheaper way, `checks_per_sweep`.
@@ -23,6 +24,7 @@
 #include <torch/nn/module.h>
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <set>
@@ -129,6 +131,8 @@ class FiniteCheck {
   // Does nothing if the ranks' hashes agree. If they differ: collective, and throws an error that names the first
   // tensor that differs.
   void refuse_drift(const std::vector<double>& by_rank, const std::vector<double>& hashes);
+  // Counts the step of a check, or of note_step().
+  void end_check();
   // Adds whose gradients were not finite before their mean. Collective. `losses`: by rank.
   void add_bad_senders(std::string& problem, const std::vector<double>& losses) const;
   // `found`: what this rank has found beside its loss. `next`: what is to be read later.
@@ -149,6 +153,9 @@ class FiniteCheck {
   std::int64_t next_element_ = 0;
   std::shared_ptr<Late> late_;
   std::shared_ptr<const void> evidence_;  // while it lives, reducers look at what this rank sends
+  // The moments (gradient_evidence.h) that began with the end of each of the last checks, or with set_step() or the
+  // constructor, in rising order. What reducers have seen before the first one is too old to be the cause of a problem.
+  std::deque<std::uint64_t> ends_of_checks_;
 };
 
 }  // namespace lockstep

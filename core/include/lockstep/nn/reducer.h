@@ -118,8 +118,8 @@ class Reducer {
   // statistics below.
   void set_before_pass(std::function<void()> callback);
   // `callback` returns the tensors that the program has put in the place of the constructor's buffers since its last
-  // call, one for each, alike in all but values; nothing, if there are none. The reducer calls it before it sends
-  // buffers, and in follow_buffers(). It must not call this reducer.
+  // call, one for each, alike in all but values and strides; nothing, if there are none. The reducer calls it before it
+  // sends buffers, and in follow_buffers(). It must not call this reducer.
   void set_replaced_buffers(std::function<std::vector<torch::Tensor>()> callback);
   void follow_buffers();
 

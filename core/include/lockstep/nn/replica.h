@@ -73,7 +73,7 @@ class Replica {
   Replica(const Replica&) = delete;
   Replica& operator=(const Replica&) = delete;
 
-  // Each parameter once, even if it is registered under several names.
+  // Those that the model has now. Each parameter once, even if it is registered under several names.
   std::vector<torch::Tensor> parameters() const;
   void before_forward();
   // Before a method of the module: a forward pass, or something else, such as train().

@@ -38,7 +38,8 @@ namespace lockstep {
 
 // As torch::nn::BatchNormOptions, and the group.
 struct SyncBatchNormOptions {
-  // Errors name `where`, the line that makes the options.
+  // Errors name `where`, the line that makes the options. A layer that is made from a number alone (SyncBatchNorm
+  // norm(64)) has no line: a header of LibTorch makes its options.
   SyncBatchNormOptions(std::int64_t num_features,  // NOLINT(google-explicit-constructor)
                        CallSite where = CallSite::here())
       : num_features_(num_features), site(where) {}

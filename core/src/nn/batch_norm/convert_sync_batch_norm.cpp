@@ -105,7 +105,10 @@ std::vector<std::string> convert_sync_batchnorm(torch::nn::Module& module, const
   std::vector<std::string> names;
   for (const Layer& layer : layers) {
     names.push_back(layer.name);
-    if (layer.own != nullptr) layer.own->options.process_group(group);
+    if (layer.own != nullptr) {
+      layer.own->options.process_group(group);
+      continue;
+    }
     const TextNumber label = number_of_label(c10::str("batch normalisation '", layer.name, "'"));
     const auto mark = std::make_shared<const Mark>(Mark{group, layer.module, layer.name, {site, label}});
     for (const Tensor& tensor : layer.tensors) Marks::get().set(tensor, mark);

@@ -30,12 +30,16 @@ bool is_plain_memory(const torch::Tensor& tensor) {
 
 }  // namespace
 
+std::size_t packed_bytes(const torch::Tensor& buffer) {
+  return distinct(buffer).nbytes();
+}
+
 PackedBuffers::PackedBuffers(const DeviceBackend& backend, std::vector<NamedParameter> buffers) : backend_(backend) {
   std::int64_t bytes = 0;
   for (std::size_t number = 0; number < buffers.size(); ++number) {
     const torch::Tensor tensor = buffers[number].tensor;
     if (!tensor.defined() || tensor.numel() == 0) continue;
-    const auto own = static_cast<std::int64_t>(distinct(tensor).nbytes());
+    const auto own = static_cast<std::int64_t>(packed_bytes(tensor));
     items_.push_back({number, std::move(buffers[number]), tensor.sizes().vec(), tensor.scalar_type(), own});
     bytes += padded(own);
   }
@@ -59,7 +63,7 @@ void PackedBuffers::check_unchanged() const {
   for (const Item& item : items_) {
     const torch::Tensor& now = item.buffer.tensor;
     const bool same = now.sizes() == item.sizes && now.scalar_type() == item.dtype &&
-                      static_cast<std::int64_t>(distinct(now).nbytes()) == item.bytes;
+                      static_cast<std::int64_t>(packed_bytes(now)) == item.bytes;
     TORCH_CHECK_VALUE(same, "rank ", backend_.rank(), ": buffer '", item.buffer.name, "' is ", now.scalar_type(), ' ',
                       now.sizes(), " now, expected ", item.dtype, ' ', torch::IntArrayRef(item.sizes),
                       ", as when the model was wrapped; wrap it again after changing its shape, on every rank, or set "

@@ -14,6 +14,9 @@
 
 namespace lockstep::nn_detail {
 
+// How many bytes of a broadcast `buffer` takes: those of its distinct elements.
+std::size_t packed_bytes(const torch::Tensor& buffer);
+
 class PackedBuffers {
  public:
   PackedBuffers(const DeviceBackend& backend, std::vector<NamedParameter> buffers);
@@ -21,8 +24,8 @@ class PackedBuffers {
   bool empty() const { return items_.empty(); }
   // Throws when a buffer has another size or dtype than at first: these define its place in the block.
   void check_unchanged() const;
-  // Sends these tensors from now on, one for each of the constructor's, alike in all but values. Nothing: the same
-  // ones.
+  // Sends these tensors from now on, one for each of the constructor's, alike in all but values and strides. Nothing:
+  // the same ones.
   void replace(const std::vector<torch::Tensor>& buffers);
   // Packs this rank's values if it is `source`, and starts the broadcast.
   void start(int source);

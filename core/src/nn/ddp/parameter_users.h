@@ -20,9 +20,8 @@ struct ParameterUsers {
 
   std::vector<int> ranks;                     // of the world: those of the first reducer
   std::vector<std::weak_ptr<void>> reducers;  // all that have ever joined
-  // Numbers of passes (gradient_evidence.h): the last one, and the first one in which this rank's gradient was not
-  // finite; 0: none.
-  mutable std::atomic<std::uint64_t> last_pass{0};
+  // The moment and the number of the first pass in which this rank's gradient was not finite, in one word
+  // (gradient_evidence.cpp); 0: none.
   mutable std::atomic<std::uint64_t> bad_pass{0};
 };
 using UsersPtr = std::shared_ptr<const ParameterUsers>;

@@ -77,8 +77,8 @@ void Reducer::detach_replaced(const std::vector<NamedParameter>& parameters) {
 
 // The program's calls around a forward pass.
 
-// Without the lock: what it compares never changes in the reducer.
 void Reducer::check_sizes() const {
+  MutexLock lock(impl_->mutex);  // buffers may be replaced
   impl_->state.parameters.check_sizes();
   impl_->state.buffers.check_unchanged();
 }

@@ -14,8 +14,8 @@
 #include "nn/batch_norm/synchronised_batch_norm.h"
 #include "nn/device_backend.h"
 #include "nn/owed_meeting.h"
-#include "nn/same_memory.h"
 #include "nn/same_on_all_ranks.h"
+#include "packed_buffers.h"
 #include "parameter_users.h"
 
 namespace lockstep {
@@ -26,11 +26,22 @@ bool same_ranks(const ProcessGroup& a, const ProcessGroup& b) {
   return a == b || (is_initialized() && get_process_group_ranks(a) == get_process_group_ranks(b));
 }
 
-// Whether they differ in nothing but values.
+// Whether they differ in nothing but values and strides, which a broadcast does not have.
 bool stands_for(const torch::Tensor& buffer, const torch::Tensor& known) {
   if (buffer.is_same(known)) return true;
   return buffer.defined() && known.defined() && buffer.options().type_equal(known.options()) &&
-         buffer.device() == known.device() && nn_detail::same_layout(buffer, known);
+         buffer.device() == known.device() && buffer.sizes() == known.sizes() &&
+         nn_detail::packed_bytes(buffer) == nn_detail::packed_bytes(known);
+}
+
+// Each once, even if it is registered under several names.
+std::vector<torch::Tensor> parameters_once(const torch::nn::Module& module) {
+  std::vector<torch::Tensor> result;
+  std::unordered_set<const void*> seen;
+  for (const torch::Tensor& parameter : module.parameters()) {
+    if (seen.insert(parameter.unsafeGetTensorImpl()).second) result.push_back(parameter);
+  }
+  return result;
 }
 
 }  // namespace
@@ -41,6 +52,7 @@ Replica::Replica(const std::function<std::shared_ptr<torch::nn::Module>()>& modu
   const CallScope scope(site_);
   try {
     module_ = module();
+    if (module_) follow_models(*module_);
   } catch (...) {
     no_module_ = std::current_exception();
   }
@@ -166,18 +178,13 @@ void Replica::build_reducer() {
 }
 
 std::vector<torch::Tensor> Replica::parameters() const {
-  std::vector<torch::Tensor> result;
-  std::unordered_set<const void*> seen;
-  for (const torch::Tensor& parameter : module_->parameters()) {
-    if (seen.insert(parameter.unsafeGetTensorImpl()).second) result.push_back(parameter);
-  }
-  return result;
+  return parameters_once(with_present_tensors(*module_));
 }
 
 Replica::Tensors Replica::tensors_of_module() const {
   Tensors result;
   if (ignored_.empty()) {
-    result.parameters = parameters();  // names take time
+    result.parameters = parameters_once(*module_);  // names take time
   } else {
     std::unordered_set<const void*> seen;
     for (const auto& item : module_->named_parameters()) {

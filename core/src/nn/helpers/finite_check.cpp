@@ -109,6 +109,7 @@ FiniteCheck::FiniteCheck(const torch::nn::Module& module, const FiniteCheckOptio
   TORCH_CHECK_VALUE(options_.compare_every >= 0, "FiniteCheck: compare_every must not be negative, got ",
                     options_.compare_every);
   if (nn_detail::has_other_ranks(options_.group)) evidence_ = nn_detail::want_evidence();
+  ends_of_checks_ = {nn_detail::forget_evidence_before(nn_detail::next_moment())};
   note_infinite();
   keep_buffers();
 }
@@ -155,6 +156,7 @@ void FiniteCheck::set_step(std::int64_t step, std::int64_t skipped_in_a_row) {
   step_ = step;
   skipped_in_a_row_ = skipped_in_a_row;
   late_.reset();
+  ends_of_checks_ = {nn_detail::forget_evidence_before(nn_detail::next_moment())};
   note_infinite();  // a checkpoint has been read since the constructor
   keep_buffers();
 }
@@ -233,10 +235,9 @@ bool FiniteCheck::check(const torch::Tensor& loss, double gradient_norm) {
 void FiniteCheck::note_step(bool taken) {
   TORCH_CHECK_VALUE(options_.policy == NonFinitePolicy::kSkip,
                     "FiniteCheck: note_step() gives buffers their values back, which kSkip alone keeps");
-  ++step_;
+  end_check();
   if (taken) return keep_buffers();
   ++skipped_;
-  static_cast<void>(nn_detail::take_evidence(nn_detail::distinct_parameters(module_)));  // it concerns this step alone
   restore_buffers();
 }
 
@@ -304,25 +305,35 @@ std::vector<torch::Tensor> FiniteCheck::next_part() {
   return part;
 }
 
-// Of several ranks, the ones that were first. A rank with a bad loss is named already.
+// A sweep finds a bad parameter up to `checks_per_sweep` checks after its gradient. Where gradients are read, what came
+// before the last check has nothing to do with a bad gradient.
+void FiniteCheck::end_check() {
+  ++step_;
+  if (!evidence_) return;
+  ends_of_checks_.push_back(nn_detail::next_moment());
+  if (ends_of_checks_.size() > static_cast<std::size_t>(options_.checks_per_sweep) + 1) ends_of_checks_.pop_front();
+  nn_detail::forget_evidence_before(ends_of_checks_.front());
+}
+
+// Of several ranks, the ones that were first. A rank whose loss is bad in the same step is named already.
 void FiniteCheck::add_bad_senders(std::string& problem, const std::vector<double>& losses) const {
   constexpr std::size_t kShown = 4;
   if (!nn_detail::has_other_ranks(options_.group)) return;
   const std::vector<NamedParameter> parameters = nn_detail::distinct_parameters(module_);
-  const nn_detail::Evidence own = nn_detail::take_evidence(parameters);
-  const auto rows = nn_detail::rows_of_all_ranks(
-      {static_cast<double>(own.pass), static_cast<double>(own.ago), static_cast<double>(own.parameter)},
-      options_.group);
-  double first = 0;
-  for (const std::vector<double>& row : rows) {
-    if (row[0] != 0 && (first == 0 || row[0] < first)) first = row[0];
-  }
+  const nn_detail::Evidence own = nn_detail::find_evidence(parameters, ends_of_checks_.front());
+  // Steps ago, which are the same on all ranks, since all ranks make each check; -1: there is no evidence.
+  const auto later = std::count_if(ends_of_checks_.begin(), ends_of_checks_.end(),
+                                   [&](std::uint64_t end) { return end > own.moment; });
+  const auto rows = nn_detail::rows_of_all_ranks({own.moment == 0 ? -1 : static_cast<double>(later),
+                                                  static_cast<double>(own.parameter), static_cast<double>(own.pass)},
+                                                 options_.group);
   std::size_t shown = 0;
-  for (std::size_t rank = 0; first != 0 && rank < rows.size(); ++rank) {
-    const auto parameter = static_cast<std::size_t>(rows[rank][2]);
-    if (rows[rank][0] != first || !std::isfinite(losses[rank]) || parameter >= parameters.size()) continue;
+  for (const std::size_t rank : nn_detail::first_ranks(rows)) {
+    const auto ago = static_cast<std::int64_t>(rows[rank][0]);
+    const auto parameter = static_cast<std::size_t>(rows[rank][1]);
+    if ((ago == 0 && !std::isfinite(losses[rank])) || parameter >= parameters.size()) continue;
     if (++shown > kShown) break;
-    const std::string when = rows[rank][1] == 0 ? "" : fmt::format(" {:.0f} backward passes ago", rows[rank][1]);
+    const std::string when = ago > 0 ? fmt::format(" in step {}", step_ - ago) : "";
     add(problem, fmt::format("rank {} has sent a gradient of '{}' that was not finite{}", rank,
                              parameters[parameter].name, when));
   }
@@ -366,7 +377,8 @@ bool FiniteCheck::decide(double own, std::string found, std::shared_ptr<Late> ne
     add(problem, sweeps ? "parameters of other ranks are not finite" : "gradients of other ranks are not finite");
   }
   if (!problem.empty()) add_bad_senders(problem, all);  // all ranks know of a problem, though in other words
-  const std::int64_t step = step_++;
+  const std::int64_t step = step_;
+  end_check();
   if (problem.empty()) {
     skipped_in_a_row_ = 0;
     keep_buffers();

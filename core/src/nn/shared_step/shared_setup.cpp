@@ -78,17 +78,26 @@ int owner_of(std::int64_t before, std::int64_t all, int ranks) {
   return static_cast<int>(std::min<std::int64_t>(ranks - 1, before * ranks / std::max<std::int64_t>(all, 1)));
 }
 
-// From the beginning of the view: values, then the state that these options make.
-std::size_t bytes_in_use(const SharedParameters& parameters, const Groups& groups) {
+// Each step reads the page map of the view, which takes 0.7 ms for 46 MB of small pages, and 0.06 ms otherwise. Huge
+// pages are memory in use, so a state that a part of the parameters has (check_memory) stays on small ones. `offset`:
+// of the view.
+void use_huge_pages(const comm::SharedBlock& block, std::size_t offset, const SharedParameters& parameters,
+                    const Groups& groups) {
+  const auto all_have = [&](std::size_t which) {
+    return which == 0 || std::all_of(groups.begin(), groups.end(), [&](const auto& group) {
+             return group.params().empty() || state_tensors(group.options())[which - 1];
+           });
+  };
+  const SharedParameter& first = parameters[0];
+  const SharedParameter& last = parameters[parameters.size() - 1];
   std::size_t end = 0;
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const SharedParameter& one = parameters[i];
-    const auto has_state = state_tensors(groups[one.group].options());
-    for (std::size_t which = 0; which < one.places.size(); ++which) {
-      if (which == 0 || has_state[which - 1]) end = std::max(end, one.places[which] + one.bytes);
-    }
+  for (std::size_t begin = 0; begin <= kStateTensors; begin = end + 1) {
+    end = begin;
+    while (end <= kStateTensors && all_have(end)) ++end;
+    if (end == begin) continue;
+    const std::size_t from = first.places[begin];
+    block.use_huge_pages(offset + from, last.places[end - 1] + last.bytes - from);
   }
-  return end;
 }
 
 // A word for the bits of a few elements: the first, the middle, the last, and some that change with each step, so that
@@ -203,8 +212,7 @@ void SharedStepper::Impl::share_parameters() {
   check_same_lines(backend_, place, kNeeds);
   if (backend_.rank() == 0) {
     fresh->put(written);
-    // Each step reads the page map of the view, which takes 0.7 ms for 46 MB of small pages, and 0.06 ms otherwise.
-    block->use_huge_pages(SharedParameters::view_offset(in_front), bytes_in_use(*fresh, optimizer_.param_groups()));
+    use_huge_pages(*block, SharedParameters::view_offset(in_front), *fresh, optimizer_.param_groups());
   }
   if (!meet({0})) std::rethrow_exception(broken_);
   fresh->take(written);
