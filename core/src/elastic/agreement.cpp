@@ -80,7 +80,20 @@ ElasticTraining::Survey ElasticTraining::survey(bool lost) {
   Survey all;
   const std::int64_t place = newcomers_ != nullptr ? newcomers_->place : -1;
   const bool closed = newcomers_ != nullptr && newcomers_->closed;
-  const Survey::Rank mine{done_, after_, steps_, last_, broken_at_, run_, place, hash_, first_hash_, whole_, !started_};
+  const std::int64_t full_size = newcomers_ != nullptr ? newcomers_->full_size : 0;
+  const Survey::Rank mine{.done = done_,
+                          .after = after_,
+                          .steps = steps_,
+                          .last = last_,
+                          .broken_at = broken_at_,
+                          .run = run_,
+                          .place = place,
+                          .micro_batches = micro_batches_,
+                          .full_size = full_size,
+                          .hash = hash_,
+                          .first_hash = first_hash_,
+                          .whole = whole_,
+                          .starts = !started_};
   for (const auto& [rank, is_lost, compares, is_closed, generation] :
        all_gather_object(std::tuple(mine, lost, !compared_, closed, generation_))) {
     all.ranks.push_back(rank);
@@ -93,6 +106,11 @@ ElasticTraining::Survey ElasticTraining::survey(bool lost) {
   for (const Survey::Rank& one : all.ranks) {
     if (!all.has_ended(one)) first_hash_ = std::max(first_hash_, one.first_hash);
   }
+  if (!started_) take_sizes(all);
+  if (newcomers_ != nullptr) {
+    newcomers_->taken.clear();
+    for (const Survey::Rank& one : all.ranks) newcomers_->taken.push_back(one.place);
+  }
   for (std::size_t rank = 0; rank < all.ranks.size(); ++rank) {
     Survey::Rank& one = all.ranks[rank];
     if (one.starts && one.hash != first_hash_) one.whole = false;
@@ -101,6 +119,15 @@ ElasticTraining::Survey ElasticTraining::survey(bool lost) {
     all.source = static_cast<int>(rank);
   }
   return all;
+}
+
+// A rank that has missed a death may have begun the training in the larger world of before.
+void ElasticTraining::take_sizes(const Survey& all) {
+  for (const Survey::Rank& one : all.ranks) {
+    if (all.has_ended(one)) continue;
+    micro_batches_ = std::max(micro_batches_, static_cast<int>(one.micro_batches));
+    if (newcomers_ != nullptr) newcomers_->full_size = std::max(newcomers_->full_size, one.full_size);
+  }
 }
 
 // These throw on all ranks alike.
@@ -159,9 +186,7 @@ void ElasticTraining::require_whole(const Survey& all) const {
 }
 
 void ElasticTraining::require_enough(const Survey& all) {
-  const bool over = std::all_of(all.ranks.begin(), all.ranks.end(),
-                                [&](const auto& one) { return one.is_newcomer() || one.done >= one.last; });
-  if (get_world_size() >= options_.min_ranks || over) return;
+  if (get_world_size() >= options_.min_ranks || !all.has_steps_left()) return;
   too_few_ = true;
   end_alike();
   throw BackendError(ErrorCode::kPeerFailed,

@@ -294,7 +294,6 @@ bool ElasticTraining::recover(const std::exception_ptr& why) {
     if (again == nullptr) {
       if (all.has_ended(all.ranks[static_cast<std::size_t>(get_rank())])) return false;
       require_whole(all);
-      note_places(all);
       if (all.has_several_runs()) return true;
       if (!all.lost) refuse_repetition(all, why);
       if (!all.is_over()) again = unless_a_rank_dies([&] { admit(options_.newcomer_timeout); });
@@ -313,6 +312,8 @@ void ElasticTraining::catch_up() {
   require_alike(all);
   require_whole(all);
   require_same_start(all);
+  // A rank that has died at the end of the last run() is replaced before the first step of this one.
+  if (all.has_steps_left() && admit(time_for_newcomers())) return catch_up();
   require_enough(all);
   bring_up_to_date(all);
   started_ = caught_up_ = true;

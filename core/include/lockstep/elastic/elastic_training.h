@@ -255,10 +255,11 @@ class ElasticTraining {
   void look_at_store();
   void require_fresh_store(const Survey& all);
   void tell_launcher();
-  void note_places(const Survey& all);
+  std::chrono::milliseconds time_for_newcomers() const;
   std::size_t awaited(elastic_detail::WaitingRoom& room) const;
   bool meet(const std::vector<std::string>& handles, std::int64_t uuid) const;
   Survey survey(bool lost);
+  void take_sizes(const Survey& all);
   std::string description() const;
   void require_alike(const Survey& all);
   void require_same_start(const Survey& all) const;
