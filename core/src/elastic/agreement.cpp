@@ -137,15 +137,22 @@ void ElasticTraining::require_alike(const Survey& all) {
   generation_ = all.generation + 1;
   run_ = all.run;
   if (!all.compares) return;
+  std::exception_ptr refused;  // why this rank cannot take part
+  const auto lines = [&] {
+    try {
+      if (start_error_) std::rethrow_exception(start_error_);
+      return description();
+    } catch (const std::exception&) {
+      refused = std::current_exception();
+      throw;
+    }
+  };
   try {
-    nn_detail::check_same_lines(
-        nn_detail::DeviceBackend::for_host_data(nullptr, local_device()), [this] { return description(); },
-        "ElasticTraining needs the same options and states");
-  } catch (const c10::ValueError&) {
-    end_alike();
-    throw;
-  } catch (const checkpoint::CheckpointError&) {  // from description(), on a rank whose optimizer has changed
-    end_alike();
+    nn_detail::check_same_lines(nn_detail::DeviceBackend::for_host_data(nullptr, local_device()), lines,
+                                "ElasticTraining needs the same options and states");
+  } catch (const std::exception& error) {
+    const bool is_difference = dynamic_cast<const c10::ValueError*>(&error) != nullptr;
+    if (is_difference || std::current_exception() == refused) end_alike();  // else a rank has died meanwhile
     throw;
   }
   compared_ = true;
@@ -173,9 +180,9 @@ void ElasticTraining::require_whole(const Survey& all) const {
   if (std::any_of(all.ranks.begin(), all.ranks.end(),
                   [](const auto& one) { return one.starts && !one.is_newcomer(); })) {
     throw BackendError(ErrorCode::kPeerFailed,
-                       fmt::format("ElasticTraining: rank 0 has died before the others had the state with which it "
-                                   "began, and theirs may be another one: start the training again. The death: {}",
-                                   last_death_));
+                       fmt::format("ElasticTraining: no rank that is left has the state of rank 0, with which the "
+                                   "training was to begin: start the training again. The last death: {}",
+                                   last_death_.empty() ? "none" : last_death_));
   }
   throw ArgumentError(ErrorCode::kUnsupported,
                       fmt::format("ElasticTraining: an error came while all ranks that are left were in update (step "
