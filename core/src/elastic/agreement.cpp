@@ -80,7 +80,20 @@ ElasticTraining::Survey ElasticTraining::survey(bool lost) {
   Survey all;
   const std::int64_t place = newcomers_ != nullptr ? newcomers_->place : -1;
   const bool closed = newcomers_ != nullptr && newcomers_->closed;
-  const Survey::Rank mine{done_, after_, steps_, last_, broken_at_, run_, place, hash_, first_hash_, whole_, !started_};
+  const std::int64_t full_size = newcomers_ != nullptr ? newcomers_->full_size : 0;
+  const Survey::Rank mine{.done = done_,
+                          .after = after_,
+                          .steps = steps_,
+                          .last = last_,
+                          .broken_at = broken_at_,
+                          .run = run_,
+                          .place = place,
+                          .micro_batches = micro_batches_,
+                          .full_size = full_size,
+                          .hash = hash_,
+                          .first_hash = first_hash_,
+                          .whole = whole_,
+                          .starts = !started_};
   for (const auto& [rank, is_lost, compares, is_closed, generation] :
        all_gather_object(std::tuple(mine, lost, !compared_, closed, generation_))) {
     all.ranks.push_back(rank);
@@ -93,6 +106,11 @@ ElasticTraining::Survey ElasticTraining::survey(bool lost) {
   for (const Survey::Rank& one : all.ranks) {
     if (!all.has_ended(one)) first_hash_ = std::max(first_hash_, one.first_hash);
   }
+  if (!started_) take_sizes(all);
+  if (newcomers_ != nullptr) {
+    newcomers_->taken.clear();
+    for (const Survey::Rank& one : all.ranks) newcomers_->taken.push_back(one.place);
+  }
   for (std::size_t rank = 0; rank < all.ranks.size(); ++rank) {
     Survey::Rank& one = all.ranks[rank];
     if (one.starts && one.hash != first_hash_) one.whole = false;
@@ -103,6 +121,15 @@ ElasticTraining::Survey ElasticTraining::survey(bool lost) {
   return all;
 }
 
+// A rank that has missed a death may have begun the training in the larger world of before.
+void ElasticTraining::take_sizes(const Survey& all) {
+  for (const Survey::Rank& one : all.ranks) {
+    if (all.has_ended(one)) continue;
+    micro_batches_ = std::max(micro_batches_, static_cast<int>(one.micro_batches));
+    if (newcomers_ != nullptr) newcomers_->full_size = std::max(newcomers_->full_size, one.full_size);
+  }
+}
+
 // These throw on all ranks alike.
 
 // When a run begins, and when newcomers have come.
@@ -110,15 +137,22 @@ void ElasticTraining::require_alike(const Survey& all) {
   generation_ = all.generation + 1;
   run_ = all.run;
   if (!all.compares) return;
+  std::exception_ptr refused;  // why this rank cannot take part
+  const auto lines = [&] {
+    try {
+      if (start_error_) std::rethrow_exception(start_error_);
+      return description();
+    } catch (const std::exception&) {
+      refused = std::current_exception();
+      throw;
+    }
+  };
   try {
-    nn_detail::check_same_lines(
-        nn_detail::DeviceBackend::for_host_data(nullptr, local_device()), [this] { return description(); },
-        "ElasticTraining needs the same options and states");
-  } catch (const c10::ValueError&) {
-    end_alike();
-    throw;
-  } catch (const checkpoint::CheckpointError&) {  // from description(), on a rank whose optimizer has changed
-    end_alike();
+    nn_detail::check_same_lines(nn_detail::DeviceBackend::for_host_data(nullptr, local_device()), lines,
+                                "ElasticTraining needs the same options and states");
+  } catch (const std::exception& error) {
+    const bool is_difference = dynamic_cast<const c10::ValueError*>(&error) != nullptr;
+    if (is_difference || std::current_exception() == refused) end_alike();  // else a rank has died meanwhile
     throw;
   }
   compared_ = true;
@@ -146,9 +180,9 @@ void ElasticTraining::require_whole(const Survey& all) const {
   if (std::any_of(all.ranks.begin(), all.ranks.end(),
                   [](const auto& one) { return one.starts && !one.is_newcomer(); })) {
     throw BackendError(ErrorCode::kPeerFailed,
-                       fmt::format("ElasticTraining: rank 0 has died before the others had the state with which it "
-                                   "began, and theirs may be another one: start the training again. The death: {}",
-                                   last_death_));
+                       fmt::format("ElasticTraining: no rank that is left has the state of rank 0, with which the "
+                                   "training was to begin: start the training again. The last death: {}",
+                                   last_death_.empty() ? "none" : last_death_));
   }
   throw ArgumentError(ErrorCode::kUnsupported,
                       fmt::format("ElasticTraining: an error came while all ranks that are left were in update (step "
@@ -159,9 +193,7 @@ void ElasticTraining::require_whole(const Survey& all) const {
 }
 
 void ElasticTraining::require_enough(const Survey& all) {
-  const bool over = std::all_of(all.ranks.begin(), all.ranks.end(),
-                                [&](const auto& one) { return one.is_newcomer() || one.done >= one.last; });
-  if (get_world_size() >= options_.min_ranks || over) return;
+  if (get_world_size() >= options_.min_ranks || !all.has_steps_left()) return;
   too_few_ = true;
   end_alike();
   throw BackendError(ErrorCode::kPeerFailed,

@@ -34,8 +34,10 @@ struct ElasticTraining::Survey {
     std::int64_t broken_at = -1;
     std::int64_t run = 0;     // the number of its run()
     std::int64_t place = -1;  // Newcomers::place
-    double hash = 0;          // of its state, if it starts
-    double first_hash = 0;    // of the state with which the training begins; 0: not known to it
+    std::int64_t micro_batches = 0;
+    std::int64_t full_size = 0;  // Newcomers::full_size; 0: without newcomers
+    double hash = 0;             // of its state, if it starts
+    double first_hash = 0;       // of the state with which the training begins; 0: not known to it
     bool whole = false;
     bool starts = false;  // it has been in no world of this training
 
@@ -59,7 +61,11 @@ struct ElasticTraining::Survey {
   bool has_several_runs() const {
     return std::any_of(ranks.begin(), ranks.end(), [&](const Rank& one) { return has_ended(one); });
   }
-  // Whether there is anything left to do.
+  bool has_steps_left() const {
+    return std::any_of(ranks.begin(), ranks.end(),
+                       [](const Rank& one) { return !one.is_newcomer() && one.done < one.last; });
+  }
+  // Whether there is nothing left to do.
   bool is_over() const {
     return std::all_of(ranks.begin(), ranks.end(), [](const Rank& one) {
       return one.is_newcomer() || (one.done >= one.last && one.after >= one.done);
@@ -79,6 +85,9 @@ struct ElasticTraining::Newcomers {
     place = get_rank();
   }
 
+  // How many ranks of the world are missing.
+  std::int64_t missing() const { return std::max<std::int64_t>(full_size - get_world_size(), 0); }
+
   // The places that no rank of the world has.
   std::vector<std::int64_t> free_places() const {
     std::vector<std::int64_t> free;
@@ -93,8 +102,9 @@ struct ElasticTraining::Newcomers {
   std::optional<int> replaced = {};  // the rank for which the launcher has started this process, if it has not joined
   std::optional<int> untold = {};    // the same rank, while the launcher does not know that the process has joined
   std::int64_t full_size = 0;        // 0: not known yet
+  std::int64_t given_up = 0;         // how many ranks were missing when the others ceased to wait for newcomers
   std::int64_t place = 0;            // this rank's
-  std::vector<std::int64_t> taken = {};  // the places of the ranks when the world was formed after a death
+  std::vector<std::int64_t> taken = {};  // the places of the ranks in the last survey
   std::string description = {};          // ElasticTraining's, on rank 0, while ranks are missing; empty: to be made
   bool closed = false;                   // before the first run(): the room is that of a training that is over
   bool are_joining = false;              // an error now may tell of a newcomer's death

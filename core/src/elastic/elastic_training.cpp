@@ -139,14 +139,19 @@ void ElasticTraining::add_optimizer(torch::optim::Optimizer& optimizer) {
 void ElasticTraining::add_state(std::function<void(checkpoint::Checkpoint& state)> save,
                                 std::function<void(const checkpoint::Checkpoint& state)> restore) {
   TORCH_CHECK_VALUE(save && restore, "ElasticTraining: add_state needs both functions");
+  parts_.push_back({.save = std::move(save), .restore = std::move(restore), .is_programs = true});
+}
+
+void ElasticTraining::add_compared(std::function<void(checkpoint::Checkpoint& state)> save,
+                                   std::function<void(const checkpoint::Checkpoint& state)> restore) {
   parts_.push_back({.save = std::move(save), .restore = std::move(restore)});
 }
 
 void ElasticTraining::add_cursor(Cursor cursor) {
-  add_state([cursor](checkpoint::Checkpoint& state) { state.set("cursor", data::to_string(cursor.state())); },
-            [cursor](const checkpoint::Checkpoint& state) {
-              cursor.load(data::sampler_state_from_string(state.get_text("cursor")));
-            });
+  add_compared([cursor](checkpoint::Checkpoint& state) { state.set("cursor", data::to_string(cursor.state())); },
+               [cursor](const checkpoint::Checkpoint& state) {
+                 cursor.load(data::sampler_state_from_string(state.get_text("cursor")));
+               });
   cursors_.push_back(std::move(cursor));
 }
 
@@ -192,10 +197,12 @@ void ElasticTraining::run(std::int64_t steps, const ElasticFunctions& functions)
 
 // All ranks begin with the state of rank 0, whatever dies meanwhile.
 void ElasticTraining::note_start() {
+  hash_ = 0;
+  start_error_ = nullptr;
   try {
     hash_ = elastic_detail::hash_of_state(parts_);
-  } catch (const checkpoint::CheckpointError&) {
-    hash_ = 0;  // description() throws it again, where the others learn of it
+  } catch (const std::exception&) {
+    start_error_ = std::current_exception();  // require_alike() throws it, where the others learn of it
   }
   first_hash_ = get_rank() == 0 && whole_ ? hash_ : 0;
 }
@@ -294,7 +301,6 @@ bool ElasticTraining::recover(const std::exception_ptr& why) {
     if (again == nullptr) {
       if (all.has_ended(all.ranks[static_cast<std::size_t>(get_rank())])) return false;
       require_whole(all);
-      note_places(all);
       if (all.has_several_runs()) return true;
       if (!all.lost) refuse_repetition(all, why);
       if (!all.is_over()) again = unless_a_rank_dies([&] { admit(options_.newcomer_timeout); });
@@ -313,6 +319,8 @@ void ElasticTraining::catch_up() {
   require_alike(all);
   require_whole(all);
   require_same_start(all);
+  // A rank that has died at the end of the last run() is replaced before the first step of this one.
+  if (all.has_steps_left() && admit(time_for_newcomers())) return catch_up();
   require_enough(all);
   bring_up_to_date(all);
   started_ = caught_up_ = true;

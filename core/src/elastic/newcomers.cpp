@@ -108,10 +108,10 @@ void ElasticTraining::ask_store(const std::function<void(elastic_detail::Waiting
   }
 }
 
-void ElasticTraining::note_places(const Survey& all) {
-  if (newcomers_ == nullptr) return;
-  newcomers_->taken.clear();
-  for (const Survey::Rank& one : all.ranks) newcomers_->taken.push_back(one.place);
+// When a run begins. After a death in the middle of a run the ranks have waited already.
+std::chrono::milliseconds ElasticTraining::time_for_newcomers() const {
+  const bool waits = newcomers_ != nullptr && newcomers_->missing() > newcomers_->given_up;
+  return waits ? options_.newcomer_timeout : std::chrono::milliseconds(0);
 }
 
 // For how many free places the launcher has started a newcomer, or may still start one.
@@ -146,13 +146,14 @@ std::vector<Waiting> ElasticTraining::find_newcomers(std::size_t most, Deadline 
   return waiting;
 }
 
-// Collective over the world. Whether newcomers have taken free places.
+// Collective over the world. Whether newcomers have taken free places. The time is that of rank 0.
 bool ElasticTraining::admit(std::chrono::milliseconds timeout) {
-  if (newcomers_ == nullptr || newcomers_->full_size <= get_world_size()) return false;
+  if (newcomers_ == nullptr || newcomers_->missing() == 0) return false;
   const Deadline until = Deadline::after(timeout);
   while (true) {
-    const auto missing = static_cast<std::size_t>(newcomers_->full_size - get_world_size());
+    const auto missing = static_cast<std::size_t>(newcomers_->missing());
     const std::vector<Waiting> waiting = find_newcomers(newcomers_->one_by_one ? 1 : missing, until);
+    newcomers_->given_up = newcomers_->missing();
     if (waiting.empty()) return false;
     const Invitation invitation = invite(waiting);
     if (invitation.uuid == 0) return false;
@@ -162,6 +163,7 @@ bool ElasticTraining::admit(std::chrono::milliseconds timeout) {
     newcomers_->one_by_one = true;
   }
   world_size_ = get_world_size();
+  newcomers_->given_up = newcomers_->missing();
   caught_up_ = false;
   return true;
 }
@@ -230,6 +232,7 @@ bool ElasticTraining::join() {
     const auto rank = std::find(invitation->handles.begin(), invitation->handles.end(), own);
     newcomers_->full_size = invitation->full_size;
     newcomers_->place = invitation->places.at(static_cast<std::size_t>(rank - invitation->handles.begin()));
+    newcomers_->given_up = invitation->full_size - static_cast<std::int64_t>(invitation->handles.size());
     newcomers_->are_joining = true;
     micro_batches_ = static_cast<int>(invitation->micro_batches);
     done_ = -1;

@@ -151,7 +151,7 @@ double hash_of_state(const std::vector<Part>& parts) {
   std::string values;
   std::vector<NamedParameter> tensors;
   for (const Part& part : parts) {
-    if (part.save) continue;
+    if (part.is_programs) continue;
     const checkpoint::Checkpoint state = saved(part);
     for (const auto& [name, value] : state.content().metadata) values += fmt::format("{}: {}\n", name, value);
     for (const auto& [name, tensor] : state.content().tensors) {

@@ -17,10 +17,11 @@ struct Part {
   torch::optim::Optimizer* optimizer = nullptr;
   std::function<void(checkpoint::Checkpoint&)> save = {};
   std::function<void(const checkpoint::Checkpoint&)> restore = {};
+  bool is_programs = false;  // `save` is the program's own function, for one rank alone
 };
 
-// A number for the bits of all models and optimizers among `parts`, and for what belongs to them (hyperparameters); not
-// 0. Reads each tensor once. The program's own values do not count. Throws what Checkpoint::add_optimizer throws.
+// A number for the bits of all `parts` but the program's own values; not 0. Hyperparameters of optimizers, schedulers
+// and cursors count. Reads each tensor once. Throws what saving a part throws.
 double hash_of_state(const std::vector<Part>& parts);
 
 // Both block. `to` and `from`: ranks of the world. Parts are the same on both, in the same order. Large tensors of a

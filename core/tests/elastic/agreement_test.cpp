@@ -59,6 +59,35 @@ TEST(ElasticAgreementMulti, ADifferenceIsAnErrorOnAllRanksThatNamesIt) {
   }
 }
 
+// A loader whose cursor cannot be asked on rank 1.
+struct BrokenLoader {
+  data::SamplerState state() const {
+    if (get_rank() == 1) throw std::out_of_range("no cursor");
+    return {};
+  }
+  void load_state(const data::SamplerState& /*state*/) {}
+};
+
+TEST(ElasticAgreementMulti, AnErrorBeforeTheComparisonIsAnErrorOnAllRanks) {
+  for (int world = 2; world <= 4; ++world) {
+    run_processes(world, [](int rank) {
+      const ProcessGroupGuard guard("", kElasticWorld);
+      BrokenLoader loader;
+      ElasticTraining training({});
+      training.add_loader(loader);
+      try {
+        training.run(2, kNothing);
+        ADD_FAILURE() << "no error";
+      } catch (const std::exception& error) {
+        const std::string expected = rank == 1 ? "no cursor" : "rank(s) 1 cannot take part: no cursor";
+        EXPECT_NE(std::string(error.what()).find(expected), std::string::npos) << error.what();
+      }
+      const torch::Tensor sum = torch::ones({1});
+      all_reduce(sum);  // the world is as before
+    });
+  }
+}
+
 // Parameters of several dtypes and layouts, tied ones, buffers, small and large.
 struct VariousNet : torch::nn::Module {
   VariousNet() {

@@ -103,6 +103,7 @@ struct TestNet : torch::nn::Module {
 struct Program {
   int micro_batches = 4;
   std::int64_t steps = 12;
+  std::int64_t first_run = 0;  // the steps of a run() before that of all steps; 0: none
   bool with_batch_norm = false;
   bool adam = false;
   int min_ranks = 1;
@@ -121,7 +122,7 @@ struct Program {
   // Told of "died", "frozen", "error" with its text, "rebuilt" and "step".
   std::function<void(const std::string&)> tell = [](const std::string&) {};
   // Before run(), when a rank sends its state, when a rank gets one, before and after rebuild makes the wrapper, and at
-  // the end of the last after_step.
+  // the end of the last after_step of the first run().
   std::function<void()> before_run = [] {}, in_save = [] {}, in_restore = [] {}, in_rebuild = [] {}, rebuilt = [] {},
                         at_end = [] {};
 
@@ -241,35 +242,38 @@ inline int train(Program& program, int number, bool is_newcomer = false) {
     }
   };
   program.before_run();
-  training->run(program.steps, {.gradients =
-                                    [&](ElasticStep& step) {
-                                      die_in(step.number(), Place::kForward);
-                                      begin_to_die(step.number());
-                                      program.net->on_backward = [&] { die_in(step.number(), Place::kBackward); };
-                                      telling([&] {
-                                        step.backward(*ddp, [&](const MicroBatch& micro_batch) {
-                                          data::Example& batch = program.loader->next(micro_batch);
-                                          return loss_of((*ddp)->forward(batch.data), batch.target);
-                                        });
-                                      });
-                                      die_in(step.number(), Place::kAfterBackward);
-                                      program.before_update(step.number());
-                                    },
-                                .update =
-                                    [&](std::int64_t step) {
-                                      die_in(step, Place::kUpdate);
-                                      program.update(step);
-                                    },
-                                .after_step =
-                                    [&](std::int64_t done) {
-                                      die_in(done - 1, Place::kAfterStep);
-                                      const torch::Tensor sum = torch::ones({1});
-                                      telling([&] { all_reduce(sum); });
-                                      program.tell("step");
-                                      EXPECT_EQ(sum.item<float>(), static_cast<float>(get_world_size()));
-                                      EXPECT_EQ(program.own_count, done);
-                                      if (done == program.steps) program.at_end();
-                                    }});
+  std::vector<std::int64_t> ends{program.steps};
+  if (program.first_run > 0) ends.insert(ends.begin(), program.first_run);
+  const ElasticFunctions functions{.gradients =
+                                       [&](ElasticStep& step) {
+                                         die_in(step.number(), Place::kForward);
+                                         begin_to_die(step.number());
+                                         program.net->on_backward = [&] { die_in(step.number(), Place::kBackward); };
+                                         telling([&] {
+                                           step.backward(*ddp, [&](const MicroBatch& micro_batch) {
+                                             data::Example& batch = program.loader->next(micro_batch);
+                                             return loss_of((*ddp)->forward(batch.data), batch.target);
+                                           });
+                                         });
+                                         die_in(step.number(), Place::kAfterBackward);
+                                         program.before_update(step.number());
+                                       },
+                                   .update =
+                                       [&](std::int64_t step) {
+                                         die_in(step, Place::kUpdate);
+                                         program.update(step);
+                                       },
+                                   .after_step =
+                                       [&](std::int64_t done) {
+                                         die_in(done - 1, Place::kAfterStep);
+                                         const torch::Tensor sum = torch::ones({1});
+                                         telling([&] { all_reduce(sum); });
+                                         program.tell("step");
+                                         EXPECT_EQ(sum.item<float>(), static_cast<float>(get_world_size()));
+                                         EXPECT_EQ(program.own_count, done);
+                                         if (done == ends.front()) program.at_end();
+                                       }};
+  for (const std::int64_t end : ends) training->run(end, functions);
   EXPECT_EQ(training->steps_done(), program.steps);
   EXPECT_EQ(program.own_count, program.steps);
   return training->recoveries();

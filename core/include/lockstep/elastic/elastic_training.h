@@ -169,8 +169,8 @@ class ElasticTraining {
   void add_optimizer(torch::optim::Optimizer& optimizer);
   template <typename T>
   void add_scheduler(T& scheduler) {
-    add_state([&scheduler](checkpoint::Checkpoint& state) { state.add_scheduler(scheduler); },
-              [&scheduler](const checkpoint::Checkpoint& state) { state.restore_scheduler(scheduler); });
+    add_compared([&scheduler](checkpoint::Checkpoint& state) { state.add_scheduler(scheduler); },
+                 [&scheduler](const checkpoint::Checkpoint& state) { state.restore_scheduler(scheduler); });
   }
   // Where the samples come from: a MicroBatchLoader, or anything else whose cursor depends neither on the rank nor on
   // the world's size.
@@ -202,10 +202,15 @@ class ElasticTraining {
   // number. First all ranks compare seed, min_ranks, micro_batches, whether newcomers may join, and what was added
   // (names, shapes and dtypes of a model's tensors, kind and numbers of parameters of an optimizer): a c10::ValueError
   // on every rank names a difference. All ranks begin the first run() with the state of rank 0: they compare a hash of
-  // models and optimizers, and a rank that differs gets the whole state from rank 0. If rank 0 dies before another rank
-  // has this state, all ranks get kPeerFailed.
+  // models, optimizers, schedulers and loaders, and a rank that differs gets the whole state from rank 0, what
+  // add_state() saves included. The hash leaves that out: a rank that differs in nothing else keeps its own. If rank 0
+  // dies before another rank has this state, all ranks get kPeerFailed. An error while a rank saves its state for the
+  // hash is an error on all ranks.
   //
-  // May be called again, also after an error: ranks that have done fewer steps first get the state of another rank.
+  // May be called again, also after an error: ranks that have done fewer steps first get the state of another rank. A
+  // rank that has died at the end of the last run() is replaced before the first step (newcomer_timeout). Between two
+  // calls the program must not communicate if a death there is to be survived: a rank may learn of a death in the last
+  // run() when another has ended it. after_step is the place for an evaluation.
   // After run() has returned, a call for no more steps returns at once and does not communicate, so a newcomer's
   // program may repeat the calls that the other ranks made before it came.
   //
@@ -237,6 +242,8 @@ class ElasticTraining {
 
   void find_room();
   void add_cursor(Cursor cursor);
+  void add_compared(std::function<void(checkpoint::Checkpoint& state)> save,
+                    std::function<void(const checkpoint::Checkpoint& state)> restore);
   void go_on(const ElasticFunctions& functions);
   void begin_world();
   void take_step(const ElasticFunctions& functions);
@@ -255,10 +262,11 @@ class ElasticTraining {
   void look_at_store();
   void require_fresh_store(const Survey& all);
   void tell_launcher();
-  void note_places(const Survey& all);
+  std::chrono::milliseconds time_for_newcomers() const;
   std::size_t awaited(elastic_detail::WaitingRoom& room) const;
   bool meet(const std::vector<std::string>& handles, std::int64_t uuid) const;
   Survey survey(bool lost);
+  void take_sizes(const Survey& all);
   std::string description() const;
   void require_alike(const Survey& all);
   void require_same_start(const Survey& all) const;
@@ -283,6 +291,7 @@ class ElasticTraining {
   bool whole_ = true;                     // parameters and added states are those after `done_` steps
   bool started_ = false;                  // has been in a world of this training
   double hash_ = 0;                       // of the state, when the first run() began
+  std::exception_ptr start_error_;        // why there is no hash
   double first_hash_ = 0;                 // that of the state with which the training begins; 0: not known
   std::int64_t run_ = 0;                  // the number of this run() among those of all trainings
   int world_size_ = 0;                    // when the world was formed last
