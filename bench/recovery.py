@@ -34,6 +34,7 @@ PEER_KILLS = 3
 LOST_NODES, QUICK_LOST_NODES = 100, 2
 GRACE = 15  # seconds that a launcher gets to end its job
 PATIENCE = 60  # seconds for a recovery; it has failed then
+LONGEST_QUIET_STEP = 0.1  # second, with the hash of its weights
 STEADY = (0.02, 0.08)  # seconds of training between recoveries, when all is ready for one
 STANDBY = "0.5"  # --standby: seconds until the processes for a restart are started; the default would only take longer
 AIM_MS, LOST_NODE_AIM_MS, IN_PLACE_AIM_MS = 250, 3000, 50
@@ -134,9 +135,9 @@ class Job:
         lines = path.read_text(encoding="utf-8").split("\n")
         return [json.loads(line) for line in lines[:-1]]  # the last one may be unfinished
 
-    def wait_for(self, starts: int, ranks: int | Iterable[int]) -> list[dict]:
+    def wait_for(self, starts: int, ranks: int | Iterable[int], patience: float = PATIENCE) -> list[dict]:
         """The reports of all these ranks, when each has written `starts` of them."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + patience
         while time.monotonic() < end:
             found = [self.reports(rank) for rank in (range(ranks) if isinstance(ranks, int) else ranks)]
             if all(len(lines) >= starts for lines in found):
@@ -145,7 +146,7 @@ class Job:
                 break
             time.sleep(0.002)
         tail = "\n".join(self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-12:])
-        raise BenchError(f"the ranks did not train within {PATIENCE} s:\n{tail}")
+        raise BenchError(f"the ranks did not train within {patience:.0f} s:\n{tail}")
 
 
 def own_memory(process: int) -> float:
@@ -371,7 +372,7 @@ def quiet_weights(tools: Tools, steps: int) -> set[tuple[int, str]]:
     """After each step, without a death."""
     with Job(tools) as job:
         training = Training(tools, job, RANKS, newcomers=False, steps=steps)
-        job.wait_for(steps, training.living)
+        job.wait_for(steps, training.living, PATIENCE + steps * LONGEST_QUIET_STEP)
         return {(report["step"], report["weights"]) for report in job.reports(0)}
 
 
@@ -395,14 +396,15 @@ def measure_next_step(tools: Tools, outcome: Outcome) -> None:
     order = random.Random(SEED)
     times: dict[str, list[float]] = {REPLACED: [], FEWER: []}
     parts: dict[str, list[dict[str, float]]] = {REPLACED: [], FEWER: []}
-    weights: dict[str, list[set[tuple[int, str]]]] = {REPLACED: [], FEWER: []}
+    weights: list[set[tuple[int, str]]] = []  # of each kill with a newcomer; with fewer ranks they are others
 
     def kill(training: Training, case: str) -> None:
         time.sleep(order.uniform(*STEADY))
         whole, of_parts, of_weights = training.kill(order.choice(training.living))
         times[case].append(whole)
         parts[case].append(of_parts)
-        weights[case].append(of_weights)
+        if case == REPLACED:
+            weights.append(of_weights)
 
     with Job(tools) as job:
         training = Training(tools, job, RANKS, newcomers=True)
@@ -421,9 +423,9 @@ def measure_next_step(tools: Tools, outcome: Outcome) -> None:
         text = ", ".join(f"{name} {statistics.median(values):,.1f}" for name, values in medians.items() if values)
         outcome.notes.append(f"{case}: {len(times[case])} times, the slowest in {max(times[case]):,.0f} ms; medians of the "
                              f"parts in ms: {text}")
-    right = quiet_weights(tools, 1 + max(step for of_one in weights[REPLACED] for step, _ in of_one))
+    right = quiet_weights(tools, 1 + max(step for of_one in weights for step, _ in of_one))
     outcome.rows.append(Row("recovery", f"recoveries to the weights of a quiet run, bit for bit, of {len(times[REPLACED])}", None,
-                            RANKS, [sum(of_one <= right for of_one in weights[REPLACED])], [len(times[REPLACED])], "all", "",
+                            RANKS, [sum(of_one <= right for of_one in weights)], [len(times[REPLACED])], "all", "",
                             more_is_better=True))
     if theirs := killed_under_torchrun(tools, outcome):
         outcome.rows.append(Row("recovery", REPLACED, None, RANKS, times[REPLACED], [statistics.median(theirs)], "torchrun",
@@ -473,10 +475,9 @@ def measure_notices(tools: Tools, outcome: Outcome, case: str, net: Network | No
 
 
 def measure_all_notices(tools: Tools, outcome: Outcome) -> None:
-    measure_notices(tools, outcome, NOTICED)
-    for case in (NOTICED_FAR, CUT):
+    for case, machines in ((NOTICED, 1), (NOTICED_FAR, 2), (CUT, 2)):
         try:
-            with network(2) as net:
+            with network(machines) if machines > 1 else contextlib.nullcontext() as net:
                 measure_notices(tools, outcome, case, net)
         except BenchError as error:
             outcome.missing.append(f"recovery, {case}: {error}")

@@ -2,6 +2,7 @@
 // the folder, the survivors form the world anew and go on. With "notice" they report when the error has come.
 #include <lockstep/c10d/distributed.h>
 
+#include <chrono>
 #include <exception>
 #include <string>
 
@@ -36,8 +37,9 @@ void go_on_in_place(const char* program, const std::string& folder) {
   }
 }
 
+// The timeout is that of peers/notice.py, so that the peer and this program report under the same limit.
 void report_the_error(const char* program, const std::string& folder) {
-  const lockstep::ProcessGroupGuard group("lockstep");
+  const lockstep::ProcessGroupGuard group("lockstep", {.timeout = std::chrono::seconds(10)});
   try {
     add_up(program, folder, group.rank());
   } catch (const lockstep::BackendError&) {

@@ -51,6 +51,10 @@ class Strangers:
         held: list[socket.socket | None] = [None] * OPEN
         while not self.over.is_set() and not (self.store.exists() and self.store.read_text().endswith("\n")):
             time.sleep(0.01)
+        if self.over.is_set():
+            return
+        host, port = self.store.read_text().split()[0].rsplit(":", 1)
+        address = (host.strip("[]"), int(port))
         begin = time.monotonic()
         while not self.over.is_set():
             if self.count >= (time.monotonic() - begin) * STRANGERS_IN_A_SECOND:
@@ -58,15 +62,14 @@ class Strangers:
                 continue
             place = self.count % OPEN
             self.part(held[place])
-            held[place] = self.call(next(says))
+            held[place] = self.call(address, next(says))
             self.count += 1
         for one in held:
             self.part(one)
 
-    def call(self, what: bytes) -> socket.socket | None:
-        host, port = self.store.read_text().split()[0].rsplit(":", 1)
+    def call(self, address: tuple[str, int], what: bytes) -> socket.socket | None:
         try:
-            one = socket.create_connection((host.strip("[]"), int(port)), timeout=10)
+            one = socket.create_connection(address, timeout=10)
             one.setblocking(False)
             one.send(what)
             return one
@@ -83,7 +86,7 @@ class Strangers:
         one.close()
 
 
-def training(tools: Tools, ranks: int, outcome: Outcome, with_strangers: bool) -> Contender:
+def training(tools: Tools, ranks: int, with_strangers: bool) -> Contender:
     def once() -> Samples:
         store = tools.scratch / f"store{time.monotonic_ns()}"
 
@@ -106,7 +109,7 @@ def training(tools: Tools, ranks: int, outcome: Outcome, with_strangers: bool) -
 def measure(tools: Tools) -> Outcome:
     outcome = Outcome()
     for ranks in tools.ranks:
-        contenders = {name: training(tools, ranks, outcome, name == "strangers") for name in ("strangers", "alone")}
+        contenders = {name: training(tools, ranks, name == "strangers") for name in ("strangers", "alone")}
         values = interleave(contenders, tools.choose_rounds(ROUNDS, QUICK_ROUNDS), outcome, f"{ranks} ranks")
         if len(values) < 2:
             continue

@@ -35,11 +35,6 @@ def measure_costs(tools: Tools, outcome: Outcome) -> None:
     outcome.rows += [Row("trainer", case, None, 2, mine, limit, "aim", "ms") for case, mine, limit in rows]
 
 
-def sample(number: int) -> dict[str, object]:
-    return {"name": f"val/{number}.jpg", "label": "cat", "predicted": "dog", "loss": 9.0 - number / 10, "probability": 0.9,
-            "jpeg": "QUJD" * 1000}
-
-
 def write_log(folder: Path) -> None:
     """What `lockstep train` writes in a long run."""
     folder.mkdir()
@@ -62,7 +57,6 @@ def write_log(folder: Path) -> None:
             write("times", epoch=epoch, ranks=ranks)
             write("evaluation", epoch=epoch, **passed)
             write("confusion", epoch=epoch, classes=10, cells=cells)
-            write("samples", epoch=epoch, samples=[sample(number) for number in range(24)])
         write("end", results={"accuracy": 0.99})
 
 

@@ -26,7 +26,9 @@ std::set<int>* guarded_descriptors = nullptr;
 std::vector<std::mutex*>* held_mutexes = nullptr;
 
 // For NoForks: each thread holds one of them, so threads seldom wait for each other. A fork holds all.
-std::array<std::mutex, 16> no_forks_mutexes;
+using NoForksMutexes = std::array<std::mutex, 16>;
+NoForksMutexes brief_calls;
+NoForksMutexes long_calls;
 std::atomic<unsigned> next_no_forks{0};
 
 struct NoForksOfThread {
@@ -35,9 +37,9 @@ struct NoForksOfThread {
   int depth = 0;
 
   // A free one if there is one, because some calls take long.
-  void lock() {
-    const auto mutex = [this](unsigned i) { return &no_forks_mutexes[(first + i) % no_forks_mutexes.size()]; };
-    for (unsigned i = 0; i < no_forks_mutexes.size(); ++i) {
+  void lock(NoForksMutexes& mutexes) {
+    const auto mutex = [&](unsigned i) { return &mutexes[(first + i) % mutexes.size()]; };
+    for (unsigned i = 0; i < mutexes.size(); ++i) {
       held = mutex(i);
       if (held->try_lock()) return;
     }
@@ -79,7 +81,9 @@ void replace_descriptors() {
 }
 
 void before_fork() {
-  for (std::mutex& mutex : no_forks_mutexes) mutex.lock();
+  // The long calls first: while the fork waits for one, it holds up no brief call.
+  for (std::mutex& mutex : long_calls) mutex.lock();
+  for (std::mutex& mutex : brief_calls) mutex.lock();
   lists_mutex.lock();
   if (held_mutexes == nullptr) return;
   for (std::mutex* const mutex : *held_mutexes) mutex->lock();
@@ -91,7 +95,8 @@ void after_fork() {
     for (std::mutex* const mutex : *held_mutexes) mutex->unlock();
   }
   lists_mutex.unlock();
-  for (std::mutex& mutex : no_forks_mutexes) mutex.unlock();
+  for (std::mutex& mutex : brief_calls) mutex.unlock();
+  for (std::mutex& mutex : long_calls) mutex.unlock();
 }
 
 }  // namespace
@@ -168,10 +173,10 @@ ForkHandler::~ForkHandler() {
   if (after_ != nullptr) after_->before_ = before_;
 }
 
-NoForks::NoForks() {
+NoForks::NoForks(Calls calls) {
   (void)process_generation();
   NoForksOfThread& of_thread = no_forks_of_thread();
-  if (of_thread.depth++ == 0) of_thread.lock();
+  if (of_thread.depth++ == 0) of_thread.lock(calls == Calls::kLong ? long_calls : brief_calls);
 }
 
 NoForks::~NoForks() {

@@ -135,17 +135,17 @@ void FreeAddresses::operator()(addrinfo* list) const {
 }
 
 AddressList find_addresses(const std::string& host, const char* port, int socket_type, int flags, int* error) {
-  const NoForks while_locked;
   addrinfo hints{};
   hints.ai_socktype = socket_type;
   addrinfo* list = nullptr;
-  const auto find = [&](int how) {
+  const auto find = [&](int how, NoForks::Calls calls) {
+    const NoForks while_locked(calls);
     hints.ai_flags = how;
     return getaddrinfo(host.c_str(), port, &hints, &list);
   };
   // Numbers need none of the C library's locks: a fork by other code may have copied a locked one.
-  int result = find((flags & ~AI_ADDRCONFIG) | AI_NUMERICHOST);
-  if (result == EAI_NONAME && (flags & AI_NUMERICHOST) == 0) result = find(flags);
+  int result = find((flags & ~AI_ADDRCONFIG) | AI_NUMERICHOST, NoForks::Calls::kBrief);
+  if (result == EAI_NONAME && (flags & AI_NUMERICHOST) == 0) result = find(flags, NoForks::Calls::kLong);
   if (error != nullptr) *error = result;
   return AddressList(list);
 }

@@ -5,10 +5,14 @@
 #include <netdb.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
+#include <fstream>
+#include <future>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -130,7 +134,6 @@ TEST(Fork, DescriptorsAreKeptFromForksWhereNoneIsFree) {
   EXPECT_EQ(ended, 0);
 }
 
-// As a look-up of a name that takes long.
 TEST(Fork, AThreadThatKeepsForksOffForLongHoldsUpNoOtherThread) {
   std::atomic<int> passed{0};
   std::vector<std::jthread> others;
@@ -143,6 +146,42 @@ TEST(Fork, AThreadThatKeepsForksOffForLongHoldsUpNoOtherThread) {
       });
     }
     EXPECT_TRUE(test::wait_for([&] { return passed == 40; }));
+  }
+}
+
+// Whether a thread of this process waits for something.
+bool sleeps(pid_t thread) {
+  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  const std::size_t name_end = text.rfind(") ");
+  return name_end != std::string::npos && text[name_end + 2] == 'S';
+}
+
+// As a look-up of a name that takes long. Each new thread begins at another of the 16 locks.
+TEST(Fork, AForkThatWaitsForALongCallHoldsUpNoBriefCall) {
+  for (int i = 0; i < 16 && !testing::Test::HasFailure(); ++i) {
+    std::promise<void> held;
+    std::promise<void> over;
+    std::atomic<pid_t> forking{0};
+    std::atomic<bool> passed{false};
+    std::jthread holder([&] {
+      const NoForks for_long(NoForks::Calls::kLong);
+      held.set_value();
+      over.get_future().wait();
+    });
+    held.get_future().wait();
+    std::jthread forker([&] {
+      forking = gettid();
+      EXPECT_EQ(test::in_fork([] { return 0; }), 0);
+    });
+    EXPECT_TRUE(test::wait_for([&] { return forking != 0 && sleeps(forking); }));
+    std::jthread other([&] {
+      const NoForks briefly;
+      passed = true;
+    });
+    EXPECT_TRUE(test::wait_for([&] { return passed.load(); }));
+    over.set_value();
   }
 }
 

@@ -28,6 +28,13 @@ TEST_F(CheckpointTools, ShowWhatIsInAFile) {
                                       [&] { show(path("run.pt"), {.entry = "net"}); });
 }
 
+// The folder of a training has its model and its checkpoints, and neither is an obvious choice.
+TEST_F(CheckpointTools, AFolderOfATrainingIsRefusedWithWhatToGiveInstead) {
+  std::filesystem::create_directory(path("checkpoints"));
+  const std::string instead = "; give " + path("model.safetensors").native() + " or " + path("checkpoints").native();
+  test::expect_error<CheckpointError>(ErrorCode::kNotFound, {instead}, [&] { show(folder_.path(), {}); });
+}
+
 // From Python's dict to a checkpoint of Lockstep and back: nothing is lost, and the program resumes from it.
 TEST_F(CheckpointTools, ConvertRunsBothWays) {
   EXPECT_EQ(convert(path("run.pt"), path("run.ckpt"), {}), Lines());

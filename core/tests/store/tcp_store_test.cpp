@@ -202,8 +202,7 @@ TEST(TcpStoreFault, ACallGoesOnConnectingWhileTheStoreListens) {
   std::thread first(relay, std::cref(listener), server->endpoint(), nullptr);
   const auto store = connect(local_endpoint(listener.get()).value(), key).value();
   std::thread later([&] {
-    // Five attempts, and as many questions whether somebody listens.
-    for (int i = 0; i < 10; ++i) Fd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    for (int i = 0; i < 5; ++i) Fd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
     relay(listener, server->endpoint());
   });
   const auto other = connect(server->endpoint(), key).value();
@@ -216,6 +215,32 @@ TEST(TcpStoreFault, ACallGoesOnConnectingWhileTheStoreListens) {
   store->close();
   first.join();
   later.join();
+}
+
+// As a proxy, or a tunnel, whose store is gone.
+TEST(TcpStoreFault, ACallEndsWhereAProgramClosesConnectionsInTheStoresPlace) {
+  const std::string key = "the secret of this job";
+  const Fd listener = listen_at({"127.0.0.1", 0}).value();
+  TcpStoreServerOptions options;
+  options.job_key = key;
+  options.reached_at = local_endpoint(listener.get()).value();
+  auto server = serve(std::move(options));
+  std::thread first(relay, std::cref(listener), server->endpoint(), nullptr);
+  TcpStoreOptions patient{.server = local_endpoint(listener.get()).value(), .job_key = key};
+  patient.request_timeout = std::chrono::milliseconds(300);
+  const auto store = TcpStore::connect(std::move(patient), soon()).value();
+  server.reset();
+  first.join();
+  EXPECT_EQ(store->get("key", Deadline::never()).status().code(), ErrorCode::kUnavailable);  // on the idle connection
+  std::thread closer([&] {
+    while (Fd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC)).valid()) {
+    }
+  });
+  const Status status = store->get("key", Deadline::never()).status();
+  ::shutdown(listener.get(), SHUT_RDWR);
+  closer.join();
+  EXPECT_EQ(status.code(), ErrorCode::kUnavailable);
+  EXPECT_NE(status.message().find("accepts connections and closes them"), std::string::npos) << status.message();
 }
 
 TEST(TcpStore, APlaceIsTheSameOnBothSidesAlone) {

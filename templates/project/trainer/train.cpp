@@ -118,7 +118,8 @@ int train(const Options& options) {
   settings.model_metadata = lockstep::custom_model_metadata({.classes = classes,
                                                              .test_transforms = options.test_transforms,
                                                              .input = input,
-                                                             .test_batch_size = options.batch_size});
+                                                             .test_batch_size = options.batch_size,
+                                                             .precision = settings.precision});
   Shown shown{.progress =
                   report::Progress({.epochs = options.epochs, .shown = group.rank() == 0, .fd = STDOUT_FILENO})};
   if (group.rank() == 0) shown.log = lockstep::data::value_or_throw(report::RunLog::open(folder));

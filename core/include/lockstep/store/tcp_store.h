@@ -85,7 +85,8 @@ struct TcpStoreOptions {
 //
 // Errors: kUnavailable at once, with the address, when the server is gone (no request is repeated: an add might have
 // happened), also when another one has taken its place; kTimeout as for every store; kInvalidArgument above the limits
-// in limits.h.
+// in limits.h. Where the address accepts connections and closes them (a flooded server, a proxy of a server that is
+// gone), a call tries again for TcpStoreOptions::request_timeout at most, then fails with kUnavailable.
 class TcpStore final : public Store {
  public:
   // Tries again until the server answers or the deadline passes, with growing pauses of up to a second. The error says

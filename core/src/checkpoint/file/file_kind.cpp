@@ -30,10 +30,15 @@ constexpr std::string_view kIndex = ".index.json";
                     "with python -m torch.distributed.checkpoint.format_utils dcp_to_torch {} FILE.pt",
                     path.native(), path.native()));
   }
+  std::string instead;
+  for (const char* const name : {"model.safetensors", "checkpoints"}) {  // a training's folder has them
+    if (std::filesystem::exists(path / name, ignored))
+      instead += fmt::format("{}{}", instead.empty() ? "; give " : " or ", (path / name).native());
+  }
   throw CheckpointError(ErrorCode::kNotFound,
                         fmt::format("{}: expected a file, or a folder with checkpoints (step-NUMBER.ckpt) or with an "
-                                    "index of several files (NAME{}); this folder has none of these",
-                                    path.native(), kIndex));
+                                    "index of several files (NAME{}); this folder has none of these{}",
+                                    path.native(), kIndex, instead));
 }
 
 }  // namespace

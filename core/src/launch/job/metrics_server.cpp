@@ -22,6 +22,7 @@ constexpr std::size_t kMostConnections = 16;
 constexpr std::size_t kMostRequestBytes = 8192;  // of a request
 constexpr std::chrono::seconds kTime{5};         // for a request and its answer
 constexpr int kBacklog = 16;
+constexpr std::chrono::milliseconds kPauseWithoutRoom{200};
 
 Status not_opened(const std::string& address, int port, int error) {
   const std::string what = fmt::format("--metrics-port {}: cannot listen at {}", port, address);
@@ -85,20 +86,28 @@ Result<std::unique_ptr<MetricsServer>> MetricsServer::listen(const std::string& 
 }
 
 void MetricsServer::add_to(std::vector<pollfd>& polled) const {
-  polled.push_back({listener_.get(), POLLIN, 0});
+  if (accept_again_.is_never()) polled.push_back({listener_.get(), POLLIN, 0});
   for (const Connection& connection : connections_) {
     polled.push_back({connection.fd.get(), static_cast<short>(connection.answer.empty() ? POLLIN : POLLOUT), 0});
   }
 }
 
 Deadline MetricsServer::next_due() const {
-  return connections_.empty() ? Deadline::never() : connections_.front().until;
+  return connections_.empty() ? accept_again_ : earlier(accept_again_, connections_.front().until);
 }
 
 void MetricsServer::accept_new() {
-  for (;;) {
+  if (!accept_again_.is_never() && !accept_again_.expired()) return;
+  accept_again_ = Deadline::never();
+  // Bounded, so that a flood of connections leaves time for the launcher's other work.
+  for (std::size_t i = 0; i < kMostConnections; ++i) {
     Fd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!fd.valid()) return;
+    if (!fd.valid()) {
+      // The connection stays in the kernel's queue, so the listener would be readable all the time.
+      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+        accept_again_ = Deadline::after(kPauseWithoutRoom);
+      return;
+    }
     // The oldest one has had the most time.
     if (connections_.size() == kMostConnections) connections_.erase(connections_.begin());
     connections_.push_back({std::move(fd), Deadline::after(kTime), {}, {}, 0});

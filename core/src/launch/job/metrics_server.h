@@ -44,6 +44,7 @@ class MetricsServer {
 
   Fd listener_;
   std::string url_;
+  Deadline accept_again_ = Deadline::never();  // after the process had no descriptor for a connection
   std::vector<Connection> connections_;
 };
 

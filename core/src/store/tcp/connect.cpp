@@ -41,9 +41,8 @@ Result<std::string> find_key(const TcpStoreOptions& options, const handshake::Gr
 
 }  // namespace
 
-Result<StoreConnection> connect_once(const TcpStoreOptions& options, Deadline deadline) {
+Result<StoreConnection> prove_key(Fd fd, const TcpStoreOptions& options, Deadline deadline) {
   const std::string where = options.server.text();
-  LOCKSTEP_ASSIGN_OR_RETURN(Fd fd, connect_to(options.server, deadline));
   fd.keep_from_forks();
   // The mark first: a program that speaks another protocol may never send as much as a whole greeting.
   std::string bytes(handshake::kMark.size(), '\0');
@@ -69,6 +68,11 @@ Result<StoreConnection> connect_once(const TcpStoreOptions& options, Deadline de
   std::string welcome(handshake::kWelcomeBytes, '\0');
   LOCKSTEP_RETURN_IF_ERROR(socket.receive_all(welcome, deadline).with_context("waiting for the store's welcome"));
   return StoreConnection{std::move(socket), std::move(welcome)};
+}
+
+Result<StoreConnection> connect_once(const TcpStoreOptions& options, Deadline deadline) {
+  LOCKSTEP_ASSIGN_OR_RETURN(Fd fd, connect_to(options.server, deadline));
+  return prove_key(std::move(fd), options, deadline);
 }
 
 namespace {

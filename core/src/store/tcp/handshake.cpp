@@ -113,7 +113,7 @@ Status wrong_place(std::string_view where) {
   return {ErrorCode::kPermission,
           fmt::format("the store that answers at {} is another one, or has another address or port: the connection "
                       "reaches it through a program or a router that translates addresses. Give every rank the "
-                      "store's own address",
+                      "store's own address. If this is the store's own address, the store's OpenSSL failed",
                       where)};
 }
 

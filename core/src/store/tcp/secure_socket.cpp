@@ -270,6 +270,7 @@ std::string reason_text(int reason) {
 
 // What OpenSSL's reason for the end of a handshake means. An alert of the other side is a reason too.
 Status failed_handshake(int reason) {
+  // A store without a key for the place sends this alert, and so does an OpenSSL that fails within.
   constexpr int kNoPskOfThisPlace = SSL_AD_REASON_OFFSET + SSL_AD_INTERNAL_ERROR;
   switch (reason) {
     case SSL_AD_REASON_OFFSET + SSL_AD_ILLEGAL_PARAMETER:  // the proof in the hello
@@ -279,7 +280,8 @@ Status failed_handshake(int reason) {
     case SSL_R_CERTIFICATE_VERIFY_FAILED:  // a certificate takes the place of a proof
     case SSL_R_DECRYPTION_FAILED_OR_BAD_RECORD_MAC:
     case SSL_R_DIGEST_CHECK_FAILED: return {ErrorCode::kPermission, "the two sides do not know the same key"};
-    case kNoPskOfThisPlace: return {ErrorCode::kMismatch, "the other side is not at the address of this connection"};
+    case kNoPskOfThisPlace:
+      return {ErrorCode::kMismatch, "the other side is not at the address of this connection, or its OpenSSL failed"};
     case SSL_R_UNSUPPORTED_PROTOCOL: break;
     default:
       if (reason > SSL_AD_REASON_OFFSET) break;

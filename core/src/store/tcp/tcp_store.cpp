@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
 #include <set>
 #include <thread>
 #include <utility>
@@ -25,7 +26,7 @@ using wire::Message;
 constexpr auto kAnswerGrace = std::chrono::seconds(5);
 // For a request to a server that has not answered the one before.
 constexpr auto kPatienceOnceSilent = std::chrono::milliseconds(200);
-// Between attempts to connect to a server that listens, and closes the connections.
+// Between attempts to connect to an address that accepts connections and closes them.
 constexpr auto kPauseInFlood = std::chrono::milliseconds(1);
 constexpr auto kLongestPauseInFlood = std::chrono::milliseconds(100);
 
@@ -57,15 +58,18 @@ class TcpStore::Connections {
     return Deadline::after(silent_ ? std::min<std::chrono::milliseconds>(limit, kPatienceOnceSilent) : limit);
   }
 
-  // Sends a request and waits for its answer; an error in the answer comes back as status.
-  Result<Message> call(const Message& request, Deadline deadline);
+  // Sends a request and waits for its answer; an error in the answer comes back as status. `waits_until`: how long the
+  // server may wait before it answers, for a request that waits.
+  Result<Message> call(Message request, Deadline deadline, std::optional<Deadline> waits_until = {});
   void close();
 
  private:
   Result<SecureSocket> take(Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
+  Result<StoreConnection> connect(Deadline deadline) LOCKSTEP_EXCLUDES(mutex_);
   Result<Message> exchange(SecureSocket& socket, const std::string& frame, Deadline deadline) const;
   Status check_open() LOCKSTEP_EXCLUDES(mutex_);
   Status lost(const Status& why) const;
+  Status closes_all(int attempts, Deadline::Clock::duration spent) const;
   Status left() const;
 
   const Origin origin_;
@@ -93,6 +97,15 @@ Status TcpStore::Connections::lost(const Status& why) const {
                                                options_.server.text(), why.message())};
 }
 
+Status TcpStore::Connections::closes_all(int attempts, Deadline::Clock::duration spent) const {
+  return {ErrorCode::kUnavailable,
+          fmt::format("lost the store at {}: the address accepts connections and closes them before they have proven "
+                      "the key, {} in {:.1f} s. Either the store is flooded with connections, or the process that "
+                      "served it (rank 0, or the launcher) has ended and another program (a proxy, a tunnel) accepts "
+                      "in its place; look for the error of that process first",
+                      options_.server.text(), attempts, std::chrono::duration<double>(spent).count())};
+}
+
 Status TcpStore::Connections::left() const {
   return {ErrorCode::kUnavailable, fmt::format("this process has left the store at {}", options_.server.text())};
 }
@@ -113,24 +126,32 @@ Result<SecureSocket> TcpStore::Connections::take(Deadline deadline) {
     }
   }
   LOCKSTEP_RETURN_IF_ERROR(check_open());
-  auto made = connect_once(numeric_, deadline);
-  // During a flood of strangers the server closes many connections before it knows whose they are. A server that is
-  // gone refuses them.
+  LOCKSTEP_ASSIGN_OR_RETURN(StoreConnection made, connect(deadline));
+  if (made.store != store_)
+    return lost(Status(ErrorCode::kUnavailable, "another store, without its keys, listens there now"));
+  MutexLock lock(mutex_);
+  if (closed_) return left();
+  busy_.insert(made.socket.fd());
+  return std::move(made.socket);
+}
+
+// During a flood of strangers the server closes many connections before it knows whose they are. The machine of a
+// server that is gone refuses connections, unless another program accepts them in the server's place.
+Result<StoreConnection> TcpStore::Connections::connect(Deadline deadline) {
+  const auto start = Deadline::Clock::now();
+  const Deadline end_of_tries = earlier(deadline, Deadline::after(options_.request_timeout));
   auto pause = kPauseInFlood;
-  while (made.status().code() == ErrorCode::kUnavailable && deadline.remaining() > pause &&
-         ask_port(numeric_.server, deadline) == PortAnswer::kListens) {
+  for (int attempts = 1;; ++attempts) {
+    auto fd = connect_to(numeric_.server, deadline);
+    if (!fd.ok()) return lost(fd.status());
+    auto made = prove_key(std::move(fd).value(), numeric_, deadline);
+    if (made.ok()) return made;
+    if (made.status().code() != ErrorCode::kUnavailable) return lost(made.status());
+    if (end_of_tries.remaining() <= pause) return closes_all(attempts, Deadline::Clock::now() - start);
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, kLongestPauseInFlood);
     LOCKSTEP_RETURN_IF_ERROR(check_open());
-    made = connect_once(numeric_, deadline);
   }
-  LOCKSTEP_RETURN_IF_ERROR(made.status());
-  if (made->store != store_)
-    return Status(ErrorCode::kUnavailable, "another store, without its keys, listens there now");
-  MutexLock lock(mutex_);
-  if (closed_) return left();
-  busy_.insert(made->socket.fd());
-  return std::move(made->socket);
 }
 
 Result<Message> TcpStore::Connections::exchange(SecureSocket& socket, const std::string& frame,
@@ -149,7 +170,7 @@ Result<Message> TcpStore::Connections::exchange(SecureSocket& socket, const std:
   return wire::decode(body);
 }
 
-Result<Message> TcpStore::Connections::call(const Message& request, Deadline deadline) {
+Result<Message> TcpStore::Connections::call(Message request, Deadline deadline, std::optional<Deadline> waits_until) {
   if (!origin_.is_this_process()) {
     return Status(ErrorCode::kUnsupported,
                   fmt::format("this process is a fork of one that is connected to the store at "
@@ -164,9 +185,10 @@ Result<Message> TcpStore::Connections::call(const Message& request, Deadline dea
   if (!taken.ok()) {
     silent_ = taken.status().code() == ErrorCode::kTimeout;
     LOCKSTEP_RETURN_IF_ERROR(check_open());
-    return lost(taken.status());
+    return taken.status();
   }
   SecureSocket socket = std::move(taken).value();
+  if (waits_until.has_value()) request.number = wire::wait_until(*waits_until);  // making the connection took time
   auto answer = exchange(socket, wire::encode(request), deadline);
   silent_ = answer.status().code() == ErrorCode::kTimeout;
   {
@@ -210,7 +232,9 @@ Result<StoreAnswer> TcpStore::answer(StoreCall call) {
   const Deadline deadline =
       call.waits() ? later(call.deadline, kAnswerGrace) : earlier(connections_->patience(), call.deadline);
   const std::size_t values = call.op == StoreCall::Op::kCompareSet ? 1 : 0;
-  LOCKSTEP_ASSIGN_OR_RETURN(Message answer, connections_->call(wire::request_of(std::move(call)), deadline));
+  const auto waits_until = call.waits() ? std::optional(call.deadline) : std::nullopt;
+  LOCKSTEP_ASSIGN_OR_RETURN(Message answer,
+                            connections_->call(wire::request_of(std::move(call)), deadline, waits_until));
   if (answer.parts.size() != values) return malformed_answer();
   return StoreAnswer{answer.number, std::move(answer.parts)};
 }
@@ -237,8 +261,8 @@ Result<StoreAnswer> TcpStore::get_all(StoreCall call) {
   StoreAnswer all;
   while (!call.keys.empty()) {
     // The server answers as many as fit into one frame.
-    LOCKSTEP_ASSIGN_OR_RETURN(Message answer,
-                              connections_->call(wire::request_of(call), later(call.deadline, kAnswerGrace)));
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        Message answer, connections_->call(wire::request_of(call), later(call.deadline, kAnswerGrace), call.deadline));
     if (answer.parts.empty() || answer.parts.size() > call.keys.size()) return malformed_answer();
     call.keys.erase(call.keys.begin(), call.keys.begin() + std::ssize(answer.parts));
     std::move(answer.parts.begin(), answer.parts.end(), std::back_inserter(all.values));
@@ -248,14 +272,14 @@ Result<StoreAnswer> TcpStore::get_all(StoreCall call) {
 
 Result<std::int64_t> TcpStore::push(std::string_view list, std::string_view value) {
   LOCKSTEP_RETURN_IF_ERROR(check_entry(list, value.size()));
-  const Message request{static_cast<std::uint8_t>(wire::kPush), 0, {std::string(list), std::string(value)}};
-  LOCKSTEP_ASSIGN_OR_RETURN(const Message answer, connections_->call(request, connections_->patience()));
+  Message request{static_cast<std::uint8_t>(wire::kPush), 0, {std::string(list), std::string(value)}};
+  LOCKSTEP_ASSIGN_OR_RETURN(const Message answer, connections_->call(std::move(request), connections_->patience()));
   return answer.number;
 }
 
 Result<std::int64_t> TcpStore::delete_prefix(std::string_view prefix) {
-  const Message request{static_cast<std::uint8_t>(wire::kDeletePrefix), 0, {std::string(prefix)}};
-  LOCKSTEP_ASSIGN_OR_RETURN(const Message answer, connections_->call(request, connections_->patience()));
+  Message request{static_cast<std::uint8_t>(wire::kDeletePrefix), 0, {std::string(prefix)}};
+  LOCKSTEP_ASSIGN_OR_RETURN(const Message answer, connections_->call(std::move(request), connections_->patience()));
   return answer.number;
 }
 

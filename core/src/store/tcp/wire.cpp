@@ -75,9 +75,13 @@ Result<Message> decode(std::string_view body) {
   return message;
 }
 
+std::int64_t wait_until(Deadline deadline) {
+  return deadline.is_never() ? kWaitForever : deadline.remaining_ms().count();
+}
+
 Message request_of(StoreCall call) {
-  const std::int64_t wait = call.deadline.is_never() ? kWaitForever : call.deadline.remaining_ms().count();
-  Message request{static_cast<std::uint8_t>(call.op), call.waits() ? wait : call.amount, std::move(call.keys)};
+  const std::int64_t number = call.waits() ? wait_until(call.deadline) : call.amount;
+  Message request{static_cast<std::uint8_t>(call.op), number, std::move(call.keys)};
   if (call.waits() && !call.unless.empty()) {
     request.kind |= kUnless;
     request.parts.insert(request.parts.begin(), std::move(call.unless));

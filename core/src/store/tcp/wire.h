@@ -49,6 +49,8 @@ std::size_t frame_length(std::string_view bytes);
 // kCorrupt for anything that is not exactly one message.
 Result<Message> decode(std::string_view body);
 
+// The number of a request that waits until `deadline`, counted from now.
+std::int64_t wait_until(Deadline deadline);
 Message request_of(StoreCall call);
 // nullopt: not what request_of() makes.
 std::optional<StoreCall> call_of(Message request);

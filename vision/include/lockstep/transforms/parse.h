@@ -11,9 +11,10 @@
 //   - a word: bilinear, 'bilinear', InterpolationMode.BILINEAR, torch.float32
 //   - a tuple or list of values: (0.2, 1.0), [224]; of numbers also 1, 2 or 3 times: [0.5] * 3
 //
-// Compose, RandomApply, RandomChoice and RandomOrder take a list of transforms. What Python prints of one transform is
-// a text too. A parameter that Python does not print has its default: in v1 pad_if_needed, fill and padding_mode of
-// RandomCrop; in v2 the fill of RandAugment and TrivialAugmentWide, and value='random' of RandomErasing.
+// Compose, RandomApply, RandomChoice and RandomOrder take a list of transforms. What Python prints of another transform
+// is a text too; what Python prints of these four has no commas, so it is no text. A parameter that Python does not
+// print has its default: in v1 pad_if_needed, fill and padding_mode of RandomCrop; in v2 the fill of RandAugment and
+// TrivialAugmentWide, and value='random' of RandomErasing.
 //
 // v2's ToImage() is PILToTensor, ToDtype(torch.float32, scale=True) is ConvertImageDtype. `inplace` and `antialias`
 // have no effect: pictures are always resized with antialiasing, as by PIL. Lambda has no text.
