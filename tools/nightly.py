@@ -55,6 +55,7 @@ def steps_of(torch, jobs):
           for world in (2, 3, 4)),
         Step("asan-ubsan", ["./dev", "test", "--preset", "asan-ubsan", *current]),
         Step("tsan", ["./dev", "test", "--preset", "tsan", *current]),
+        Step("aarch64", ["./dev", "test", "--preset", "aarch64", *common]),
         Step("fuzz", ["./dev", "fuzz", "--minutes", "10", *current]),
         Step("training-soak", ["./dev", "soak", "--kills", "300", *current]),
     ]
