@@ -1,8 +1,30 @@
 # Building, testing and linting, sourced by ./dev after setup.sh. Uses TORCH, TORCH_DIR, PRESET, JOBS; sets BUILD.
 
+# The kernel gives programs for aarch64 to the emulator, so they can start one another: for the processes of this command alone,
+# in a user namespace, or for the whole machine where the administrator wants that (Debian: qemu-user-binfmt).
+emulated() {
+  export QEMU_LD_PREFIX=$PWD/.deps/aarch64
+  # KiB. Arenas then reserve 1 GiB of address space, not 32: the emulator keeps a description of each page.
+  ulimit -S -f $((1 << 20))
+  if [[ -e /proc/sys/fs/binfmt_misc/qemu-aarch64 ]]; then
+    "$@"
+    return
+  fi
+  # 64 bit, ARM (0xb7), a program or a shared object (2 or 3). P: argv[0] as given. F: also where the emulator is not to be seen.
+  local header=':aarch64:M::\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00'
+  header+=':\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff:/usr/bin/qemu-aarch64:PF'
+  # shellcheck disable=SC2016
+  unshare --user --map-root-user --mount bash -c 'mount -t binfmt_misc none /proc/sys/fs/binfmt_misc &&
+    printf %s "$1" >/proc/sys/fs/binfmt_misc/register ||
+    { echo "./dev: this kernel runs no programs for aarch64 in a user namespace (Linux 6.7 does). As root: apt-get install qemu-user-binfmt" >&2; exit 2; }
+    exec "${@:2}"' emulated "$header" "$@"
+}
+
 # gcc 12's TSan cannot place its shadow memory if the kernel randomises many address bits, so turn randomisation off.
 as_preset_needs() {
-  if [[ $PRESET == tsan ]] && setarch -R true 2>/dev/null; then
+  if [[ $PRESET == aarch64 ]]; then
+    emulated "$@"
+  elif [[ $PRESET == tsan ]] && setarch -R true 2>/dev/null; then
     setarch -R "$@"
   else
     "$@"
@@ -35,6 +57,7 @@ configure() {
 # configure_and_build PRESET [--python PATH] [TARGET...]: with --python in a build folder of that Python's own
 configure_and_build() {
   BUILD=$PWD/build/$1-torch$TORCH
+  [[ $1 != aarch64 ]] || BUILD=$PWD/build/aarch64
   local of_python=()
   if [[ ${2-} == --python ]]; then
     BUILD+=-$("$3" -c 'import sysconfig; print(sysconfig.get_config_var("SOABI"))')

@@ -50,11 +50,12 @@ def steps_of(torch, jobs):
         tests("sweep", "sweep", "*", LOCKSTEP_TEST_SWEEP="all", LOCKSTEP_TEST_KILLS="1000"),
         tests("kills", "checkpoint", "KilledRanksFault*", LOCKSTEP_TEST_KILLS="1000"),
         tests("soak", "nn", "*DdpSoakMulti*", LOCKSTEP_TEST_SOAK="3000"),
-        tests("model", "engine", "EngineModel.*", LOCKSTEP_TEST_MODEL="all"),
+        tests("model", "engine", "EngineModel*", LOCKSTEP_TEST_MODEL="all"),
         *(Step(f"conformance-{world}", ["./dev", "conformance", "--world", str(world), *current], again=["--resume"])
           for world in (2, 3, 4)),
         Step("asan-ubsan", ["./dev", "test", "--preset", "asan-ubsan", *current]),
         Step("tsan", ["./dev", "test", "--preset", "tsan", *current]),
+        Step("aarch64", ["./dev", "test", "--preset", "aarch64", *common]),
         Step("fuzz", ["./dev", "fuzz", "--minutes", "10", *current]),
         Step("training-soak", ["./dev", "soak", "--kills", "300", *current]),
     ]

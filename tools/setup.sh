@@ -13,6 +13,12 @@ readonly BUILD_PACKAGES=("${VISION_PACKAGES[@]}" dataset-fashion-mnist libyaml-c
 # The libraries of Slurm's programs, for the tests under Slurm; the browser that looks at report.html.
 readonly TEST_PACKAGES=(chromium libdbus-1-3 libhwloc15 libjson-c5 liblz4-1 libmunge2 libnuma1 libpam0g libreadline8
   libyaml-0-2)
+readonly AARCH64_PACKAGES=(g++-aarch64-linux-gnu qemu-user util-linux)
+# What is unpacked for programs of preset aarch64: the C and C++ libraries, then what core uses. The last line is what UCX loads.
+readonly AARCH64_LIBRARIES=(libc6 libc6-dev linux-libc-dev libgcc-s1 libstdc++6
+  libcli11-dev libfmt-dev libfmt9 libgtest-dev libhwloc-dev libspdlog-dev libspdlog1.10 libssl-dev libssl3 libucx-dev libucx0
+  nlohmann-json3-dev zlib1g zlib1g-dev
+  libhwloc15 libibverbs1 libnl-3-200 libnl-route-3-200 libnuma1 librdmacm1 libudev1)
 readonly FORMAT_PACKAGES=(clang-format-14 git python3)
 readonly CHECK_PACKAGES=(clang-14)
 readonly DOCS_PACKAGES=(doxygen python3)
@@ -121,6 +127,27 @@ need_slurm() {
   for file in "$work"/packages/*.deb; do dpkg -x "$file" "$work"; done
   rm -r "$work/packages"
   mv "$work" .deps/slurm
+}
+
+# Cross compiler, emulator, and ARM's libraries in .deps/aarch64. apt gets lists of its own, so that the machine's packages stay of one
+# architecture.
+need_aarch64() {
+  need_packages "${AARCH64_PACKAGES[@]}"
+  TORCH_DIR=
+  [[ -e .deps/aarch64/usr ]] && return
+  say "unpacking libraries for aarch64 into .deps/aarch64"
+  local work=$PWD/.deps/aarch64.new file link
+  rm -rf .deps/aarch64 "$work"
+  mkdir -p "$work"/packages/{lists,cache/archives}/partial
+  local apt=(apt-get -q -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o Dir::State::lists="$work/packages/lists"
+    -o Dir::State::status=/dev/null -o Dir::Cache="$work/packages/cache")
+  (cd "$work/packages" && "${apt[@]}" update >&2 && "${apt[@]}" download "${AARCH64_LIBRARIES[@]}" >&2) ||
+    fail "apt-get could not download for arm64: ${AARCH64_LIBRARIES[*]} (its reason is above)"
+  for file in "$work"/packages/*.deb; do dpkg -x "$file" "$work"; done
+  rm -r "$work/packages"
+  # The linker would look for what an absolute link names on this machine.
+  find "$work" -type l -lname '/*' | while read -r link; do ln -srnf "$work$(readlink "$link")" "$link"; done
+  mv "$work" .deps/aarch64
 }
 
 fill_peer_venv() {

@@ -120,7 +120,7 @@ void take_place(int rank) {
 
 // A fork has only the thread that forks, so whatever the other threads were doing stays half done in it.
 void expect_one_thread() {
-#ifndef __SANITIZE_THREAD__  // which has a thread of its own
+#if !defined(__SANITIZE_THREAD__) && !defined(LOCKSTEP_EMULATED)  // these have a thread of their own
   const std::filesystem::directory_iterator tasks("/proc/self/task");
   if (std::distance(begin(tasks), end(tasks)) != 1) {
     throw std::logic_error("run_processes forks: expected this thread alone, found several; call it before they start");

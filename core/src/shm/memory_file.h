@@ -35,7 +35,14 @@ struct SegmentTable {
   Entry entries[Segments::kMost];
 };
 
-inline constexpr std::size_t kPage = 4096;
+inline constexpr std::size_t kSmallestPage = 4096;
+// A multiple of the system's pages: segments and withdrawn ranges are mapped apart from their neighbours. ARM's kernels
+// have pages of 4, 16 or 64 KiB.
+#if defined(__aarch64__)
+inline constexpr std::size_t kPage = std::size_t{64} << 10;
+#else
+inline constexpr std::size_t kPage = kSmallestPage;
+#endif
 static_assert(sizeof(SegmentTable) <= kPage);
 
 // The bytes to map for a first segment of `bytes` and the table.

@@ -256,7 +256,7 @@ Status SharedArena::make_private(std::size_t begin, std::size_t end) const {
   if (!map_private(begin, end)) {
     return Status::from_errno("memory that a frozen rank may still write to cannot be made private", errno);
   }
-  for (std::size_t page = 0; page < end - begin; page += kPage) {
+  for (std::size_t page = 0; page < end - begin; page += kSmallestPage) {
     // A write that changes nothing, even if another thread writes there at the same time. Compilers do not remove it.
     std::atomic_ref byte(reinterpret_cast<unsigned char&>(place[page]));
     unsigned char value = byte.load(std::memory_order_relaxed);

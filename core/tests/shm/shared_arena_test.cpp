@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "shm/memory_file.h"
 #include "shm/peer.h"
 #include "support/forked.h"
 #include "support/sizes.h"
@@ -46,7 +47,7 @@ std::uintptr_t address(const std::byte* pointer) {
 TEST(SharedArena, GivesEveryAllocationPagesOfItsOwn) {
   const auto arena = make_arena(kMiB, 0);
   for (const std::size_t bytes : {0, 1, 64, 1000, 4095, 4096, 4097, 70'000}) {
-    EXPECT_EQ(address(arena->allocate(bytes).value()) % 4096, 0U) << bytes;
+    EXPECT_EQ(address(arena->allocate(bytes).value()) % kPage, 0U) << bytes;
   }
 }
 
@@ -337,57 +338,61 @@ TEST(SharedArena, OthersSeeWhatIsWritten) {
 
 // A rank that froze in the middle of an operation writes when it goes on.
 TEST(SharedArena, WithdrawnMemoryDoesNotChangeWhenOthersWrite) {
-  const auto arena = make_arena(kMiB, kMiB);
-  void* view = mmap(nullptr, kMiB, PROT_READ | PROT_WRITE, MAP_SHARED, arena->fd(), 0);
+  const auto arena = make_arena(32 * kPage, 32 * kPage);
+  void* view = mmap(nullptr, 32 * kPage, PROT_READ | PROT_WRITE, MAP_SHARED, arena->fd(), 0);
   ASSERT_NE(view, MAP_FAILED);
-  std::byte* data = filled(*arena, 40'000);
+  constexpr std::size_t kBytes = 10 * kPage - 960;
+  std::byte* data = filled(*arena, kBytes);
   std::byte* neighbour = filled(*arena, 100);
   auto* const others = static_cast<std::byte*>(view) + arena->offset_of(data);
-  arena->withdraw(data + 10'000, 100);
-  arena->withdraw(data + 30'000, 100);
-  arena->withdraw(data + 5'000, 30'000);  // around both
-  std::memset(others, 0x11, 40'000);
+  arena->withdraw(data + 2 * kPage + 1'000, 100);
+  arena->withdraw(data + 7 * kPage + 1'000, 100);
+  arena->withdraw(data + kPage + 900, 7 * kPage);  // around both
+  std::memset(others, 0x11, kBytes);
   EXPECT_EQ(data[0], std::byte{0x11}) << "a page before";
-  for (std::size_t i = 5'000; i < 35'000; ++i) ASSERT_EQ(data[i], std::byte{0x5a}) << i;
-  EXPECT_FALSE(arena->contains(data, 40'000));
-  EXPECT_FALSE(arena->contains(data + 34'999, 1));
-  EXPECT_TRUE(arena->contains(data, 4'096));
+  for (std::size_t i = kPage; i < 9 * kPage; ++i) ASSERT_EQ(data[i], std::byte{0x5a}) << i;
+  EXPECT_EQ(data[9 * kPage], std::byte{0x11}) << "a page behind";
+  EXPECT_FALSE(arena->contains(data, kBytes));
+  EXPECT_FALSE(arena->contains(data + 8 * kPage + 899, 1));
+  EXPECT_TRUE(arena->contains(data, kPage));
   EXPECT_TRUE(arena->contains(neighbour, 100));
-  others[40'960] = std::byte{0x22};
+  others[10 * kPage] = std::byte{0x22};
   EXPECT_EQ(neighbour[0], std::byte{0x22});
 
   arena->deallocate(data);
-  std::byte* next = filled(*arena, 40'000);
-  EXPECT_TRUE(next + 40'000 <= data || next >= data + 40'000) << "never handed out again";
-  std::memset(others, 0x33, 40'000);
-  for (std::size_t i = 0; i < 40'000; ++i) ASSERT_EQ(next[i], std::byte{0x5a}) << i;
-  munmap(view, kMiB);
+  std::byte* next = filled(*arena, kBytes);
+  EXPECT_TRUE(next + kBytes <= data || next >= data + kBytes) << "never handed out again";
+  std::memset(others, 0x33, kBytes);
+  for (std::size_t i = 0; i < kBytes; ++i) ASSERT_EQ(next[i], std::byte{0x5a}) << i;
+  munmap(view, 32 * kPage);
 }
 
 // A fork has the contents of this process, not what others have written since.
 TEST(SharedArena, WithdrawsFromEverySegmentAndFromForks) {
-  auto arena = make_growing(64 * 1024);
+  auto arena = make_growing(16 * kPage);
   const auto view = ArenaView::map(Fd(fcntl(arena->fd(), F_DUPFD_CLOEXEC, 0)), arena->first_bytes()).value();
-  std::vector<std::byte*> all{filled(*arena, 32'000)};
-  while (arena->segments() < 4) all.push_back(filled(*arena, 32'000));
+  constexpr std::size_t kBytes = 8 * kPage - 768;
+  std::vector<std::byte*> all{filled(*arena, kBytes)};
+  while (arena->segments() < 4) all.push_back(filled(*arena, kBytes));
   for (std::byte* const data : all) {
-    arena->withdraw(data + 9'000, 100);
-    EXPECT_FALSE(arena->contains(data, 32'000));
-    EXPECT_FALSE(arena->contains(data + 9'050, 1));
-    EXPECT_TRUE(arena->contains(data, 8'192));
-    EXPECT_TRUE(arena->contains(data + 12'288, 10'000));
+    arena->withdraw(data + 2 * kPage + 808, 100);
+    EXPECT_FALSE(arena->contains(data, kBytes));
+    EXPECT_FALSE(arena->contains(data + 2 * kPage + 858, 1));
+    EXPECT_TRUE(arena->contains(data, 2 * kPage));
+    EXPECT_TRUE(arena->contains(data + 3 * kPage, 2 * kPage));
     ASSERT_TRUE(view->reach(arena->offset_of(data)).ok());
-    std::memset(view->at(arena->offset_of(data)), 0x11, 32'000);
-    data[9'001] = std::byte{0x77};
+    std::memset(view->at(arena->offset_of(data)), 0x11, kBytes);
+    data[2 * kPage + 809] = std::byte{0x77};
   }
   const auto is_as_expected = [&](const std::byte* data) {
-    return data[8'191] == std::byte{0x11} && data[8'192] == std::byte{0x5a} && data[9'001] == std::byte{0x77} &&
-           data[12'287] == std::byte{0x5a} && data[12'288] == std::byte{0x11};
+    return data[2 * kPage - 1] == std::byte{0x11} && data[2 * kPage] == std::byte{0x5a} &&
+           data[2 * kPage + 809] == std::byte{0x77} && data[3 * kPage - 1] == std::byte{0x5a} &&
+           data[3 * kPage] == std::byte{0x11};
   };
   EXPECT_TRUE(std::all_of(all.begin(), all.end(), is_as_expected));
   EXPECT_EQ(test::in_fork([&] {
               if (!std::all_of(all.begin(), all.end(), is_as_expected)) return 1;
-              for (std::byte* const data : all) std::memset(data, 1, 32'000);
+              for (std::byte* const data : all) std::memset(data, 1, kBytes);
               return 0;
             }),
             0);
