@@ -16,8 +16,9 @@ struct ProgramCommunicator {
   int rank = 0;
   int size = 1;
   // Collective over the ranks: puts the bytes `own` of every rank into `all`, by rank. Every rank gives equally many.
-  // Only the thread that is inside init_process_group calls it, at most three times. kTimeout: the others have not
-  // called by the deadline. Who can read or change these bytes can join the world: they hold its key.
+  // Only the thread that is inside init_process_group calls it: three times if all goes well on one machine, else up to
+  // eight times. kTimeout: the others have not called by the deadline. Who can read or change these bytes can join the
+  // world: they hold its key.
   std::function<Status(std::span<const char> own, std::span<char> all, Deadline deadline)> all_gather = {};
 
   // For backend mpi: the communicator itself.
