@@ -16,7 +16,8 @@ from torch import nn
 
 from ranks import run_ranks
 
-PLAIN = ["traced", "exported"]  # without branches: forward(x) returns the scores
+PLAIN = ["traced", "exported", "replaced"]  # without branches: forward(x) returns the scores
+REPLACED_AT = 3  # between steps, in kind "replaced"
 KINDS = ["forward", "static", "accumulate", "frozen_statistics", *PLAIN]
 
 
@@ -47,13 +48,28 @@ class Net(nn.Module):
         return self.training_step(x, target, with_extra)
 
 
+class Replacing(nn.Module):
+    """Puts another tensor in the place of its buffer in each forward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 3)
+        self.register_buffer("mean", torch.zeros(8, dtype=torch.double))
+
+    def forward(self, x):
+        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+        return self.head(x - self.mean)
+
+
 def random(shape, seed):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.double)
 
 
 def make(kind):
     net = Net().double()
-    if kind in PLAIN:
+    if kind == "replaced":
+        net = Replacing().double()
+    elif kind in PLAIN:
         net = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)).double()
     with torch.no_grad():
         for i, parameter in enumerate(net.parameters()):
@@ -61,7 +77,7 @@ def make(kind):
     example = (random((4, 8), 1),)
     if kind == "exported":
         net = torch.export.export(net.train(), example).module()
-    if kind in PLAIN:
+    if kind in ("traced", "exported"):
         return torch.jit.trace(net, example, check_trace=False)
     if kind == "frozen_statistics":
         net.norm.eval()
@@ -74,6 +90,8 @@ def train(rank, world, folder, steps):
         ddp = nn.parallel.DistributedDataParallel(net, find_unused_parameters=kind not in ("static", *PLAIN), static_graph=kind == "static")
         optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
         for step in range(steps):
+            if kind == "replaced" and step == REPLACED_AT:
+                net.mean = torch.full((8,), 1.0 + rank, dtype=torch.double)
             optimizer.zero_grad()
             parts = 2 if kind == "accumulate" else 1
             for part in range(parts):

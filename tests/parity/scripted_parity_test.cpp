@@ -18,6 +18,7 @@ namespace lockstep {
 namespace {
 
 constexpr int kScriptedSteps = 8;
+constexpr int kReplacedAt = 3;
 
 torch::Tensor seeded(torch::IntArrayRef shape, int seed) {
   return torch::randn(shape, at::detail::createCPUGenerator(static_cast<std::uint64_t>(seed)), torch::kDouble);
@@ -30,7 +31,8 @@ torch::jit::Module train_scripted(const std::string& path, const std::string& ki
   torch::optim::SGD optimizer(ddp.parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
   const int rank = get_rank();
   const auto loss_of = [&](const torch::Tensor& x, const torch::Tensor& target, bool with_extra) {
-    if (kind == "traced" || kind == "exported") return (ddp->forward({x}).toTensor() - target).square().mean();
+    if (kind == "traced" || kind == "exported" || kind == "replaced")
+      return (ddp->forward({x}).toTensor() - target).square().mean();
     std::vector<torch::IValue> inputs{x, target, with_extra};
     const torch::IValue output =
         by_method ? ddp->get_method("training_step")(std::move(inputs)) : ddp.forward(std::move(inputs));
@@ -38,6 +40,7 @@ torch::jit::Module train_scripted(const std::string& path, const std::string& ki
     return output.toTupleRef().elements()[0].toTensor();
   };
   for (int step = 0; step < kScriptedSteps; ++step) {
+    if (kind == "replaced" && step == kReplacedAt) net.setattr("mean", torch::full({8}, 1.0 + rank, torch::kDouble));
     optimizer.zero_grad();
     const int parts = kind == "accumulate" ? 2 : 1;
     for (int part = 0; part < parts; ++part) {
@@ -86,7 +89,8 @@ TEST(ScriptedParity, TrainsAsInPythonAndGoesBack) {
     test::run_processes(world, [&](int) {
       torch::set_num_threads(1);
       const ProcessGroupGuard group;
-      for (const std::string kind : {"forward", "static", "accumulate", "frozen_statistics", "traced", "exported"}) {
+      for (const std::string kind :
+           {"forward", "static", "accumulate", "frozen_statistics", "traced", "exported", "replaced"}) {
         train_kind(folder, kind, world, /*by_method=*/false);
       }
       train_kind(folder, "forward", world, /*by_method=*/true);

@@ -6,7 +6,9 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <memory>
 #include <numeric>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -174,6 +176,24 @@ TEST_P(MpiCommunicatorMulti, GivesBackendMpiItsRanks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, MpiCommunicatorMulti, testing::Values(1, 2, 3, 4, 5));
+
+// More than 4 KiB together would make Open MPI ask the receivers first: at 64 ranks that is 64 bytes of each.
+TEST(MpiCommunicatorsMulti, TheRanksOfAMachineTellOneAnotherLittle) {
+  run_under_mpirun(3, [](int) {
+    const ProgramsMpi mpi(MPI_THREAD_SINGLE);
+    ProgramCommunicator counting = *mpi_communicator(MPI_COMM_WORLD);
+    std::vector<std::size_t> bytes;
+    counting.all_gather = [&, gather = counting.all_gather](std::span<const char> own, std::span<char> all,
+                                                            Deadline deadline) {
+      bytes.push_back(own.size());
+      return gather(own, all, deadline);
+    };
+    init_process_group(kEngine, {.communicator = std::make_shared<const ProgramCommunicator>(counting)});
+    destroy_process_group();
+    EXPECT_EQ(bytes.size(), 3U);
+    for (const std::size_t each : bytes) EXPECT_LE(each, 64U);
+  });
+}
 
 // Machines in name only: the engine's ranks talk through the loopback interface.
 TEST(MpiCommunicatorsMulti, RanksMayBeOnSeveralMachines) {

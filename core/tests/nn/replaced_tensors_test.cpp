@@ -9,6 +9,7 @@
 #include "lockstep/nn/clip_grad.h"
 #include "lockstep/nn/data_parallel.h"
 #include "lockstep/nn/exponential_moving_average.h"
+#include "nn/ddp/module_watch.h"
 #include "nn/error_texts.h"
 #include "nn/twins.h"
 #include "support/process_ranks.h"
@@ -346,6 +347,50 @@ TEST_P(ReplacedTensorsMulti, ViewsOfTheModelsMemoryAreBuffers) {
     net->block.fill_(9);
     EXPECT_EQ(model->named_buffers()["mean"].sum().item<double>(), 18);
   });
+}
+
+TEST(ModuleWatch, NoticesOtherTensorsAndPartsAndNothingElse) {
+  struct Part : torch::nn::Module {
+    Tensor weight = register_parameter("weight", first_weight());
+    Tensor& mean = register_buffer("mean", Tensor());  // the place of the buffer
+  };
+  struct Whole : torch::nn::Module {
+    std::shared_ptr<Part> first = register_module("first", std::make_shared<Part>());
+    std::shared_ptr<Part> last = register_module("last", std::make_shared<Part>());
+    torch::jit::Module script = centred_script();
+    std::shared_ptr<torch::nn::Module> view = register_module("view", as_module(script));
+  };
+  Whole whole;
+  nn_detail::ModuleWatch watch;
+  EXPECT_FALSE(watch.is_current(whole));
+  const auto expect_noticed = [&](const char* what) {
+    EXPECT_FALSE(watch.is_current(whole)) << what;
+    watch.look(whole);
+    EXPECT_TRUE(watch.is_current(whole)) << what;
+  };
+  expect_noticed("new");
+  whole.first->mean = pair_of(1);
+  expect_noticed("a buffer that was undefined");
+  whole.first->mean.add_(1);
+  whole.last->weight.detach().zero_();
+  whole.last->weight.set_requires_grad(false);
+  EXPECT_TRUE(watch.is_current(whole));
+  whole.first->mean = whole.first->mean.clone();
+  expect_noticed("another buffer");
+  std::swap(whole.first->mean, whole.last->mean);
+  expect_noticed("the same buffer at another place");
+  whole.last->register_parameter("bias", first_weight());
+  expect_noticed("one more parameter");
+  whole.register_buffer("own", pair_of(2));
+  expect_noticed("one more buffer");
+  whole.first->register_module("inner", std::make_shared<torch::nn::Module>());
+  expect_noticed("a part without tensors");
+  whole.unregister_module("last");
+  expect_noticed("a part less");
+  whole.replace_module("first", std::make_shared<Part>(*whole.first));
+  expect_noticed("another part with the same tensors");
+  whole.script.setattr("weight", first_weight());
+  expect_noticed("another parameter of a scripted part");
 }
 
 // A view without train() of its own keeps the mode that it was given.

@@ -17,10 +17,10 @@
 // MPI_THREAD_FUNNELED that must be the thread that has initialised MPI, at MPI_THREAD_SERIALIZED no other thread may
 // call MPI at the same time. (Backend mpi calls MPI all the time: docs/backends.md.)
 //
-// The communicator: these calls make up to three times MPI_Igather and MPI_Ibcast on it. Its error handler is
-// MPI_ERRORS_RETURN during the call. Afterwards the program uses it as before, and may free it. If a rank does not come
-// before the timeout, one MPI_Igather or MPI_Ibcast stays under way: messages and blocking collectives still work, and
-// a second call is refused.
+// The communicator: these calls make some pairs of MPI_Igather and MPI_Ibcast on it, three if all goes well on one
+// machine. Its error handler is MPI_ERRORS_RETURN during the call. Afterwards the program uses it as before, and may
+// free it. If a rank does not come before the timeout, one MPI_Igather or MPI_Ibcast stays under way: messages and
+// blocking collectives still work, and a second call is refused.
 #pragma once
 
 #include <mpi.h>
@@ -151,13 +151,18 @@ struct Exchange {
 // Waits for a collective of MPI that has been started with the result `code`.
 inline Status finish(int code, const char* call, MPI_Request& request, Deadline deadline) {
   if (code != MPI_SUCCESS) return status_of(code, call);
-  constexpr int kSpins = 1000;  // then it leaves the core to others
+  // Many ranks may share a core. One that waits leaves it to those that are still to come.
+  constexpr int kSpins = 20;
+  constexpr auto kLongestPause = std::chrono::microseconds(1000);
+  auto pause = std::chrono::microseconds(10);
   int done = 0;
   for (int round = 0; done == 0; ++round) {
     code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
     if (code != MPI_SUCCESS) return status_of(code, call);
-    if (done == 0 && deadline.expired()) break;
-    if (round > kSpins) std::this_thread::sleep_for(std::chrono::microseconds(50));
+    if (done != 0 || deadline.expired()) break;
+    if (round < kSpins) continue;
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 2, kLongestPause);
   }
   if (done != 0) return {};
   return {ErrorCode::kTimeout,

@@ -16,9 +16,9 @@ struct ProgramCommunicator {
   int rank = 0;
   int size = 1;
   // Collective over the ranks: puts the bytes `own` of every rank into `all`, by rank. Every rank gives the same number
-  // of bytes. Only the thread inside init_process_group calls this function, at most three times. kTimeout: another
-  // rank has not called by the deadline. The bytes hold the world's key: whoever can read or change them can join the
-  // world.
+  // of bytes. Only the thread inside init_process_group calls this function: three times if all goes well on one
+  // machine, else up to eight times. kTimeout: another rank has not called by the deadline. The bytes hold the world's
+  // key: whoever can read or change them can join the world.
   std::function<Status(std::span<const char> own, std::span<char> all, Deadline deadline)> all_gather = {};
 
   // For backend mpi: the communicator itself.

@@ -18,6 +18,10 @@
 
 namespace lockstep {
 
+namespace nn_detail {
+class ModuleWatch;
+}
+
 // A parameter or buffer of a module, by its name ("embedding.weight") or by the tensor itself.
 struct IgnoredTensor {
   IgnoredTensor(std::string the_name) : name(std::move(the_name)) {}          // NOLINT: implicit on purpose
@@ -120,6 +124,14 @@ class Replica {
     std::vector<torch::Tensor> parameters;  // each once
     std::vector<torch::Tensor> buffers;     // the buffers that are sent
   };
+  // What a conversion changes. Nothing of it counts for an undefined tensor. (TensorOptions take longer to compare.)
+  struct TensorType {
+    explicit TensorType(const torch::Tensor& tensor);
+    bool operator==(const TensorType&) const = default;
+    caffe2::TypeMeta dtype = {};
+    torch::Device device = torch::kCPU;
+    torch::Layout layout = torch::kStrided;
+  };
   Tensors tensors_of_module() const;
   std::vector<torch::Tensor> buffers_of_module() const;
   const Tensors& present_tensors();
@@ -149,17 +161,15 @@ class Replica {
   std::shared_ptr<torch::nn::Module> module_;
   std::exception_ptr no_module_;  // why module_ is null
   DistributedDataParallelOptions options_;
-  ProcessGroup group_;                               // the wrapper's own group, beside options_.process_group
-  std::optional<c10::DeviceType> group_is_for_;      // empty: group_ still is options_.process_group
-  std::set<std::string> ignored_;                    // names
-  std::vector<NamedParameter> known_;                // the trained parameters, when the reducer was built
-  std::vector<torch::TensorOptions> known_options_;  // converted parameters lose their hooks
+  ProcessGroup group_;                           // the wrapper's own group, beside options_.process_group
+  std::optional<c10::DeviceType> group_is_for_;  // empty: group_ still is options_.process_group
+  std::set<std::string> ignored_;                // names
+  std::vector<NamedParameter> known_;            // the trained parameters, when the reducer was built
+  std::vector<TensorType> known_types_;          // converted parameters lose their hooks
   // The buffers that were sent then. A converted buffer is packed in another dtype.
-  std::vector<std::pair<torch::Tensor, torch::TensorOptions>> known_buffers_;
-  // The module's tensors when present_tensors() last looked. Only a view (as_module) is taken to keep them, until it
-  // has followed its model once more.
-  std::optional<Tensors> present_;
-  std::uint64_t present_at_ = 0;  // what the view's follow() returned then
+  std::vector<std::pair<torch::Tensor, TensorType>> known_buffers_;
+  const std::shared_ptr<nn_detail::ModuleWatch> watch_;
+  std::optional<Tensors> present_;  // the module's tensors when present_tensors() last looked
   std::unique_ptr<Reducer> reducer_;
   std::shared_ptr<CommHook> comm_hook_;
   const std::shared_ptr<const void> guards_ = std::make_shared<char>();  // all other owners are guards

@@ -21,62 +21,56 @@ namespace lockstep {
 namespace {
 
 constexpr const char* kInit = "init_process_group";
-constexpr std::size_t kTextBytes = 1024;  // what each rank tells the others; a longer reason is cut off
+// What each rank tells the others. 64 short texts reach everybody without MPI asking the receivers first, as it does
+// before it sends more than some KiB. A longer text costs a second exchange, and a text that is longer still is cut
+// off.
+constexpr std::size_t kShortBytes = 60;
+constexpr std::size_t kLongBytes = 1024;
 // The store answers before its address is told, so a rank that does not reach it soon will not reach it later either.
 constexpr auto kConnectTime = std::chrono::seconds(60);
 
 using Texts = std::vector<std::string>;  // by rank
 
-// Every rank's text on every rank.
-Result<Texts> tell_all(const ProgramCommunicator& communicator, std::string own, Deadline deadline) {
-  own.resize(kTextBytes, '\0');
-  std::vector<char> all(kTextBytes * static_cast<std::size_t>(communicator.size));
+Result<Texts> exchange(const ProgramCommunicator& communicator, std::string own, std::size_t bytes, Deadline deadline) {
+  own.resize(bytes, '\0');
+  std::vector<char> all(bytes * static_cast<std::size_t>(communicator.size));
   LOCKSTEP_RETURN_IF_ERROR(communicator.all_gather(own, all, deadline));
   Texts texts;
-  for (auto at = all.begin(); at != all.end(); at += kTextBytes) {
-    texts.emplace_back(at, std::find(at, at + kTextBytes, '\0'));
+  for (auto at = all.begin(); at != all.end(); at += static_cast<std::ptrdiff_t>(bytes)) {
+    texts.emplace_back(at, std::find(at, at + static_cast<std::ptrdiff_t>(bytes), '\0'));
   }
   return texts;
 }
 
-// What a rank tells first: where it is, or that it does not take part.
-struct Introduction {
-  std::string network = {};                 // equal where processes reach one another by the loopback interface
-  std::vector<std::string> addresses = {};  // at which other machines may reach this one
-  std::string refusal = {};
-
-  std::string text() const {
-    if (!refusal.empty()) return "refused " + refusal;
-    return fmt::format("{} {}", network, fmt::join(addresses, " "));
+// Every rank's text on every rank.
+Result<Texts> tell_all(const ProgramCommunicator& communicator, const std::string& own, Deadline deadline) {
+  constexpr char kIsShort = '=';
+  const bool is_short = own.size() < kShortBytes;  // with the mark
+  LOCKSTEP_ASSIGN_OR_RETURN(Texts texts,
+                            exchange(communicator, is_short ? kIsShort + own : std::string(), kShortBytes, deadline));
+  if (std::any_of(texts.begin(), texts.end(), [](const std::string& text) { return text.empty(); })) {
+    return exchange(communicator, own, kLongBytes, deadline);
   }
+  for (std::string& text : texts) text.erase(0, 1);
+  return texts;
+}
 
-  static Introduction parse(const std::string& text) {
-    constexpr std::string_view kRefused = "refused ";
-    Introduction result;
-    if (text.starts_with(kRefused)) {
-      result.refusal = text.substr(kRefused.size());
-      return result;
-    }
-    std::istringstream words(text);
-    words >> result.network;
-    for (std::string address; words >> address;) result.addresses.push_back(address);
-    return result;
-  }
-};
+constexpr std::string_view kRefused = "refused ";
 
-Introduction introduce_this_process(int rank) {
-  Introduction own;
+// What a rank tells first: its network, or that it does not take part. Processes of equal networks reach one another by
+// the loopback interface.
+std::string introduction(int rank) {
   const auto facts = comm::machine_facts();
-  if (!facts.ok()) {
-    own.refusal = facts.status().message();
-    return own;
-  }
+  if (!facts.ok()) return std::string(kRefused) + facts.status().message();
   const auto& [boot, network, user] = facts.value();
   const bool known = !boot.empty() && network != 0;
-  own.network = known ? fmt::format("{}:{}", boot, network) : fmt::format("unknown-{}", rank);
+  return known ? fmt::format("{}:{}", boot, network) : fmt::format("unknown-{}", rank);
+}
+
+// At which other machines may reach this one.
+std::vector<std::string> own_addresses() {
   auto addresses = addresses_of_machine();
-  if (addresses.ok()) own.addresses = std::move(addresses).value();
-  return own;
+  return addresses.ok() ? std::move(addresses).value() : std::vector<std::string>();
 }
 
 // MASTER_ADDR as a number, if it is one of these addresses of this machine; else empty.
@@ -91,23 +85,22 @@ std::string chosen_address(const std::vector<std::string>& own) {
   return {};
 }
 
-// For rank 0: where it serves the store. Among the addresses of its machine, the chosen one, or the one from which the
-// kernel would send to most of the other machines.
-Result<std::string> address_for_all(const std::vector<Introduction>& ranks) {
-  const Introduction& own = ranks.front();
-  const auto is_here = [&](const Introduction& one) { return one.network == own.network; };
-  if (std::all_of(ranks.begin(), ranks.end(), is_here)) return loopback_address();
-  if (std::string chosen = chosen_address(own.addresses); !chosen.empty()) return chosen;
+// For rank 0, whose addresses are `own`: where it serves the store. The chosen one, or the one from which the kernel
+// would send to most of the other machines. `addresses`: of the ranks, with spaces between them.
+Result<std::string> address_for_others(const std::vector<std::string>& own, const Texts& networks,
+                                       const Texts& addresses) {
+  if (std::string chosen = chosen_address(own); !chosen.empty()) return chosen;
   std::map<std::string, std::set<std::string>> reached;  // networks, by address
-  for (const Introduction& one : ranks) {
-    if (is_here(one)) continue;
-    for (const std::string& other : one.addresses) {
+  for (std::size_t rank = 0; rank < networks.size(); ++rank) {
+    if (networks[rank] == networks.front()) continue;
+    std::istringstream words(addresses[rank]);
+    for (std::string other; words >> other;) {
       const auto from = comm::address_towards(other);
-      if (from.ok() && from.value() != other) reached[from.value()].insert(one.network);
+      if (from.ok() && from.value() != other) reached[from.value()].insert(networks[rank]);
     }
   }
   std::string best;
-  for (const std::string& address : own.addresses) {
+  for (const std::string& address : own) {
     if (reached.contains(address) && (best.empty() || reached[address].size() > reached[best].size())) best = address;
   }
   if (!best.empty()) return best;
@@ -115,7 +108,7 @@ Result<std::string> address_for_all(const std::vector<Introduction>& ranks) {
       ErrorCode::kUnavailable,
       fmt::format("the ranks are on several machines, and rank 0's ({}) has no address towards the others; it "
                   "has {}. Set MASTER_ADDR there to the address at which the others reach it",
-                  host_name(), own.addresses.empty() ? "none" : fmt::format("{}", fmt::join(own.addresses, ", "))));
+                  host_name(), own.empty() ? "none" : fmt::format("{}", fmt::join(own, ", "))));
 }
 
 // "ENDPOINT KEY", or "error REASON".
@@ -149,19 +142,22 @@ Status refusals_of(const Texts& reasons, ErrorCode code, const char* what) {
 }
 
 Result<comm::ToldStore> open_told_store(const ProgramCommunicator& communicator, Deadline deadline) {
-  const Introduction own = introduce_this_process(communicator.rank);
-  LOCKSTEP_ASSIGN_OR_RETURN(const Texts told, tell_all(communicator, own.text(), deadline));
-  std::vector<Introduction> ranks;
+  LOCKSTEP_ASSIGN_OR_RETURN(const Texts told, tell_all(communicator, introduction(communicator.rank), deadline));
   Texts refused;
   for (const std::string& text : told) {
-    ranks.push_back(Introduction::parse(text));
-    refused.push_back(ranks.back().refusal);
+    refused.push_back(text.starts_with(kRefused) ? text.substr(kRefused.size()) : std::string());
   }
   LOCKSTEP_RETURN_IF_ERROR(refusals_of(refused, ErrorCode::kMismatch, "could not take part"));
 
+  const bool one_network = std::equal(told.begin() + 1, told.end(), told.begin());
+  const std::vector<std::string> own = one_network ? std::vector<std::string>() : own_addresses();
+  Texts addresses;
+  if (!one_network) {
+    LOCKSTEP_ASSIGN_OR_RETURN(addresses, tell_all(communicator, fmt::format("{}", fmt::join(own, " ")), deadline));
+  }
   Result<comm::ToldStore> store = Status(ErrorCode::kUnavailable, "not told yet");
   if (communicator.rank == 0) {
-    const auto address = address_for_all(ranks);
+    const Result<std::string> address = one_network ? loopback_address() : address_for_others(own, told, addresses);
     store = address.ok() ? comm::ToldStore::serve(address.value(), deadline) : address.status();
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const Texts announced,
@@ -199,7 +195,7 @@ void check_communicator_options(const InitOptions& options, const BackendChoice&
 
 void refuse_communicator(const ProgramCommunicator& communicator, const std::string& reason, Deadline deadline) {
   if (communicator.size == 1) return;
-  static_cast<void>(tell_all(communicator, Introduction{{}, {}, reason}.text(), deadline));
+  static_cast<void>(tell_all(communicator, std::string(kRefused) + reason, deadline));
 }
 
 CommunicatorMeeting meet_through(const ProgramCommunicator& communicator, const std::string& group_name,

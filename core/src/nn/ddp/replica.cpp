@@ -11,6 +11,7 @@
 #include "c10d/world/own_group.h"
 #include "lockstep/base/shown_model.h"
 #include "module_state.h"
+#include "module_watch.h"
 #include "nn/batch_norm/synchronised_batch_norm.h"
 #include "nn/device_backend.h"
 #include "nn/owed_meeting.h"
@@ -48,7 +49,10 @@ std::vector<torch::Tensor> parameters_once(const torch::nn::Module& module) {
 
 Replica::Replica(const std::function<std::shared_ptr<torch::nn::Module>()>& module,
                  const DistributedDataParallelOptions& options, CallSite site)
-    : site_(site), options_(options), group_(options.process_group) {
+    : site_(site),
+      options_(options),
+      group_(options.process_group),
+      watch_(std::make_shared<nn_detail::ModuleWatch>()) {
   const CallScope scope(site_);
   try {
     module_ = module();
@@ -157,13 +161,11 @@ void Replica::synchronise_state(int source, bool send) {
 void Replica::build_reducer() {
   nn_detail::SharedState state = nn_detail::sent_state(*module_, ignored_, options_);
   known_ = nn_detail::trainable(state);
-  known_options_.clear();
-  for (const NamedParameter& parameter : known_) known_options_.push_back(parameter.tensor.options());
+  known_types_.clear();
+  for (const NamedParameter& parameter : known_) known_types_.emplace_back(parameter.tensor);
   known_buffers_.clear();
-  for (const NamedParameter& buffer : state.buffers) {
-    known_buffers_.emplace_back(buffer.tensor,
-                                buffer.tensor.defined() ? buffer.tensor.options() : torch::TensorOptions());
-  }
+  for (const NamedParameter& buffer : state.buffers)
+    known_buffers_.emplace_back(buffer.tensor, TensorType(buffer.tensor));
   ReducerOptions options;
   options.bucket_cap_mb = options_.bucket_cap_mb;
   options.first_bucket_mb = std::min(options.first_bucket_mb, options_.bucket_cap_mb);
@@ -206,13 +208,17 @@ std::vector<torch::Tensor> Replica::buffers_of_module() const {
   return result;
 }
 
-// A model that is no torch::nn::Module may have got other tensors. If it has not, its view still has the tensors of the
-// last pass.
+Replica::TensorType::TensorType(const torch::Tensor& tensor) {
+  if (!tensor.defined()) return;
+  dtype = tensor.dtype();
+  device = tensor.device();
+  layout = tensor.layout();
+}
+
 const Replica::Tensors& Replica::present_tensors() {
-  const std::uint64_t times = follow_models(*module_);
-  const bool is_view = dynamic_cast<const ShownModel*>(module_.get()) != nullptr;
-  if (is_view && present_ && times == present_at_) return *present_;
-  present_at_ = times;
+  if (present_ && watch_->is_current(*module_)) return *present_;
+  present_.reset();
+  watch_->look(*module_);
   return present_.emplace(tensors_of_module());
 }
 
@@ -221,7 +227,7 @@ bool Replica::parameters_changed(const Tensors& now) const {
   for (const torch::Tensor& parameter : now.parameters) {
     if (!parameter.requires_grad()) continue;
     if (next == known_.size() || !known_[next].tensor.is_same(parameter)) return true;
-    if (!known_options_[next].type_equal(parameter.options())) return true;
+    if (known_types_[next] != TensorType(parameter)) return true;
     ++next;
   }
   return next != known_.size();
@@ -231,8 +237,8 @@ bool Replica::parameters_changed(const Tensors& now) const {
 bool Replica::buffers_changed(const Tensors& now) const {
   return !std::equal(now.buffers.begin(), now.buffers.end(), known_buffers_.begin(), known_buffers_.end(),
                      [](const torch::Tensor& buffer, const auto& known) {
-                       const auto& [tensor, options] = known;
-                       return tensor.is_same(buffer) && (!buffer.defined() || options.type_equal(buffer.options()));
+                       const auto& [tensor, type] = known;
+                       return tensor.is_same(buffer) && type == TensorType(buffer);
                      });
 }
 
@@ -241,10 +247,7 @@ bool Replica::buffers_changed(const Tensors& now) const {
 // same. If more than values differ, the next forward pass notices it, and the ranks compare their models.
 std::vector<torch::Tensor> Replica::take_replaced_buffers() {
   if (known_buffers_.empty()) return {};
-  const std::uint64_t times = follow_models(*module_);
-  const bool is_view = dynamic_cast<const ShownModel*>(module_.get()) != nullptr;
-  if (is_view && present_ && times == present_at_) return {};  // names take time
-  std::vector<torch::Tensor> now = buffers_of_module();
+  const std::vector<torch::Tensor>& now = present_tensors().buffers;
   const auto all = [&](const auto& holds) {
     return std::equal(now.begin(), now.end(), known_buffers_.begin(), known_buffers_.end(),
                       [&](const auto& buffer, const auto& known) { return holds(buffer, known.first); });

@@ -265,7 +265,7 @@ Result<Rendezvous> rendezvous(const RendezvousOptions& options, std::shared_ptr<
 }
 
 Result<ToldStore> ToldStore::serve(const std::string& address, Deadline deadline) {
-  constexpr std::size_t kKeyBytes = 32;
+  constexpr std::size_t kKeyBytes = 16;  // 128 bits cannot be guessed, and fit into a short message
   ToldStore store;
   LOCKSTEP_ASSIGN_OR_RETURN(store.job_key, random_digits(kKeyBytes));
   TcpStoreServerOptions options;
