@@ -139,7 +139,7 @@ struct TrainedHere {
 
 void expect_same_weights(const Branched& ours, const Branched& judges, const std::string& where) {
   for (const auto& item : ours->named_parameters()) {
-    const Tensor& expected = judges->named_parameters()[item.key()];
+    const Tensor expected = judges->named_parameters()[item.key()];  // of a dict that ends with this line
     EXPECT_TRUE(torch::allclose(item.value(), expected, 1e-10, 1e-12))
         << where << ", " << item.key() << " differs by up to " << (item.value() - expected).abs().max().item<double>();
   }
