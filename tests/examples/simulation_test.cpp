@@ -32,7 +32,7 @@ std::vector<double> losses_of_simulation(int ranks, const std::string& way) {
 
 class SimulationExampleMulti : public testing::TestWithParam<int> {};
 
-// Each costs three starts of mpirun: 5 s.
+// Each costs three starts of mpirun: 8 s of a core. With 5 ranks three of them train.
 TEST_P(SimulationExampleMulti, LearnsWhatTheProgramByHandLearns) {
   const std::vector<double> by_hand = losses_of_simulation(GetParam(), "by-hand");
   ASSERT_EQ(by_hand.size(), 60U);
@@ -46,7 +46,7 @@ TEST_P(SimulationExampleMulti, LearnsWhatTheProgramByHandLearns) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, SimulationExampleMulti, testing::Values(1, 2, 3, 4, 5));
+INSTANTIATE_TEST_SUITE_P(Ranks, SimulationExampleMulti, testing::Values(2, 5));
 
 }  // namespace
 }  // namespace lockstep::test

@@ -89,7 +89,7 @@ TEST_P(BrowserParity, ShowsThePageWithoutComplaint) {
   test::Process browser(command);
   const test::Finished finished = browser.finish(std::chrono::seconds(100));
   EXPECT_EQ(finished.exit_code, 0) << finished.err;
-  const std::string found = std::string(", 6 sections; dark ") + (dark ? "true" : "false") + "; readable";
+  const std::string found = std::string(", 5 sections; dark ") + (dark ? "true" : "false") + "; readable";
   EXPECT_NE(finished.out.find("width 400: 400" + found), std::string::npos) << finished.out;
   EXPECT_NE(finished.out.find("width 1600: 1600" + found), std::string::npos) << finished.out;
   EXPECT_EQ(finished.err.find("CONSOLE"), std::string::npos) << finished.err;
