@@ -6,7 +6,6 @@
 #include "lockstep/data/tensor_dataset.h"
 #include "lockstep/elastic/micro_batch_loader.h"
 #include "lockstep/store/file_store.h"
-#include "lockstep/store/hash_store.h"
 #include "support/process.h"
 #include "support/scratch_folder.h"
 
@@ -44,12 +43,7 @@ void die_at_the_end(const DeathAtTheEnd& plan, const SharedScratchFolder& folder
         if (number == plan.victim) raise(SIGKILL);
       };
       mine.newcomers = comm::FileStore::open(folder.path("waiting")).value();
-      InitOptions options = kElasticWorld;
-      options.init_method = "file://" + folder.path("store");
-      options.rank = number;
-      options.world_size = plan.world;
-      if (is_newcomer) options = {.rank = 0, .world_size = 1, .store = std::make_shared<comm::HashStore>()};
-      const ProcessGroupGuard guard("", options);
+      const ProcessGroupGuard guard("", elastic_world(folder.path("store"), number, plan.world, is_newcomer));
       const int recoveries = train(mine, number, is_newcomer);
       expect(mine, is_newcomer, recoveries);
     });
@@ -195,7 +189,7 @@ TEST(ElasticEndMulti, ANewcomerLearnsThatItIsOverAlthoughNobodyTellsIt) {
       return;
     }
     Program mine{.newcomers = store};
-    const ProcessGroupGuard guard("", {.rank = 0, .world_size = 1, .store = std::make_shared<comm::HashStore>()});
+    const ProcessGroupGuard guard("", world_of_one());
     EXPECT_EQ(train(mine, number, /*is_newcomer=*/true), -1);
   });
 }

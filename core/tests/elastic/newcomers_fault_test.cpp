@@ -7,7 +7,6 @@
 #include "elastic/program.h"
 #include "lockstep/c10d/reconfigure.h"
 #include "lockstep/store/file_store.h"
-#include "lockstep/store/hash_store.h"
 #include "support/process.h"
 #include "support/scratch_folder.h"
 
@@ -40,10 +39,6 @@ torch::Tensor everything(const Program& program) {
   return torch::cat(all);
 }
 
-InitOptions world_of_one() {
-  return {.rank = 0, .world_size = 1, .store = std::make_shared<comm::HashStore>()};
-}
-
 void train_with_newcomers(const Plan& plan) {
   const SharedScratchFolder folder;
   run_processes(plan.world, [&](int rank) {
@@ -58,10 +53,6 @@ void train_with_newcomers(const Plan& plan) {
       const bool is_newcomer = number >= plan.world;
       Program mine = program_of(plan);
       mine.newcomers = comm::FileStore::open(folder.path("waiting")).value();
-      InitOptions options = kElasticWorld;
-      options.init_method = "file://" + folder.path("store");
-      options.rank = number;
-      options.world_size = plan.world;
       mine.before_update = [&](std::int64_t step) {
         if (step != plan.comes_at || step == 0) return;
         std::ofstream(folder.path("come"));
@@ -70,7 +61,7 @@ void train_with_newcomers(const Plan& plan) {
       if (is_newcomer && plan.comes_at > 0) {
         EXPECT_TRUE(wait_for([&] { return std::filesystem::exists(folder.path("come")); }));
       }
-      const ProcessGroupGuard guard("", is_newcomer ? world_of_one() : options);
+      const ProcessGroupGuard guard("", elastic_world(folder.path("store"), number, plan.world, is_newcomer));
       if (train(mine, number, is_newcomer) < 0) return;
       torch::Tensor quiet;
       torch::load(quiet, folder.path("quiet"));
@@ -168,11 +159,7 @@ void survive_with(const std::function<void(comm::Store& store)>& register_first,
       mine.before_update = [&](std::int64_t step) {  // the death is in the next one
         EXPECT_TRUE(step != 2 || wait_for([&] { return std::filesystem::exists(folder.path("come")); }));
       };
-      InitOptions options = kElasticWorld;
-      options.init_method = "file://" + folder.path("store");
-      options.rank = number;
-      options.world_size = 3;
-      const ProcessGroupGuard guard("", is_newcomer ? world_of_one() : options);
+      const ProcessGroupGuard guard("", elastic_world(folder.path("store"), number, 3, is_newcomer));
       train(mine, number, is_newcomer);
       expect_weights(mine, has_another ? 3 : 2);
     });
@@ -222,14 +209,10 @@ void die_after_a_break(int world, bool has_met) {
             wait_for([&] { return mine.newcomers->check(std::array{std::string("elastic/handle/1")}).value(); }));
         throw BackendError(ErrorCode::kPeerFailed, "a test");
       };
-      InitOptions options = kElasticWorld;
-      options.init_method = "file://" + folder.path("store");
-      options.rank = number;
-      options.world_size = world;
       if (is_newcomer) {
         EXPECT_TRUE(wait_for([&] { return std::filesystem::exists(folder.path("come")); }));
       }
-      const ProcessGroupGuard guard("", is_newcomer ? world_of_one() : options);
+      const ProcessGroupGuard guard("", elastic_world(folder.path("store"), number, world, is_newcomer));
       if (is_newcomer && !has_met) {
         register_newcomer(*mine.newcomers, get_reconfigure_handle());
         raise(SIGKILL);

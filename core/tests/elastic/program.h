@@ -28,12 +28,28 @@
 #include "lockstep/elastic/micro_batch_loader.h"
 #include "lockstep/nn/distributed_data_parallel.h"
 #include "lockstep/nn/lr_schedules.h"
+#include "lockstep/store/hash_store.h"
 #include "support/forked.h"
 #include "support/process_ranks.h"
 
 namespace lockstep::test {
 
 inline const InitOptions kElasticWorld{.timeout = std::chrono::seconds(60), .enable_reconfigure = true};
+
+// A newcomer starts in a world of its own.
+inline InitOptions world_of_one() {
+  return {.rank = 0, .world_size = 1, .store = std::make_shared<comm::HashStore>()};
+}
+
+// Where a process starts: rank `number` in the world of `world` ranks with this store file, or a newcomer.
+inline InitOptions elastic_world(const std::string& store, int number, int world, bool is_newcomer) {
+  if (is_newcomer) return world_of_one();
+  InitOptions options = kElasticWorld;
+  options.init_method = "file://" + store;
+  options.rank = number;
+  options.world_size = world;
+  return options;
+}
 
 // Where in a step a rank dies, or is frozen.
 enum class Place {

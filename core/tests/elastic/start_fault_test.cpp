@@ -4,7 +4,6 @@
 
 #include "elastic/program.h"
 #include "lockstep/store/file_store.h"
-#include "lockstep/store/hash_store.h"
 #include "support/read_file.h"
 #include "support/scratch_folder.h"
 
@@ -53,12 +52,7 @@ std::string outcome_of(const Start& start, int number, const SharedScratchFolder
   kill_in(mine, start, number);
   const bool is_newcomer = number == start.world;
   if (start.with_newcomer) mine.newcomers = comm::FileStore::open(folder.path("waiting")).value();
-  InitOptions options = kElasticWorld;
-  options.init_method = "file://" + folder.path("store");
-  options.rank = number;
-  options.world_size = start.world;
-  if (is_newcomer) options = {.rank = 0, .world_size = 1, .store = std::make_shared<comm::HashStore>()};
-  const ProcessGroupGuard guard("", options);
+  const ProcessGroupGuard guard("", elastic_world(folder.path("store"), number, start.world, is_newcomer));
   try {
     if (train(mine, number, is_newcomer) < 0) return "not needed";
   } catch (const std::exception& error) {
