@@ -4,10 +4,10 @@
 //   const torch::Tensor all = lockstep::functional::all_gather_into_tensor(features);   // [ranks * n, ...]
 //   loss_of(features, all).backward();
 //
-// Each function takes a tensor and returns a new one. The functions are those of torch.distributed.nn.functional, with
-// the names of collectives.h. The backward pass computes the gradient of the sum of all ranks' losses. Example: all
-// ranks gather a rank's values and use them; the gradient of these values is then the sum of what all ranks' losses
-// give.
+// Each function takes a tensor and returns a new tensor. torch.distributed.nn.functional has the same functions; the
+// names here are the names of collectives.h. The backward pass computes the gradient of the sum of all ranks' losses.
+// Example: all ranks gather a rank's values and use them; the gradient of these values is then the sum of what all
+// ranks' losses give.
 //
 // Forward and backward pass are collective. All ranks call the same functions in the same order. An input requires a
 // gradient on all ranks or on none, and the loss depends on a result on all ranks or on none. Inside a module that is

@@ -151,7 +151,7 @@ struct Exchange {
 // Waits for a collective of MPI that has been started with the result `code`.
 inline Status finish(int code, const char* call, MPI_Request& request, Deadline deadline) {
   if (code != MPI_SUCCESS) return status_of(code, call);
-  // Many ranks may share a core. One that waits leaves it to those that are still to come.
+  // Many ranks may share a core. A waiting rank sleeps, so that the ranks that have not called yet get the core.
   constexpr int kSpins = 20;
   constexpr auto kLongestPause = std::chrono::microseconds(1000);
   auto pause = std::chrono::microseconds(10);

@@ -290,10 +290,10 @@ class ElasticTraining {
   bool too_few_ = false;                  // run() has ended because too few ranks are left
   bool whole_ = true;                     // parameters and added states are those after `done_` steps
   bool started_ = false;                  // has been in a world of this training
-  double hash_ = 0;                       // of the state, when the first run() began
-  std::exception_ptr start_error_;        // why there is no hash
-  double first_hash_ = 0;                 // that of the state with which the training begins; 0: not known
-  std::int64_t run_ = 0;                  // the number of this run() among those of all trainings
+  double hash_ = 0;                       // the hash of this rank's state when the first run() began
+  std::exception_ptr start_error_;        // why hash_ could not be computed
+  double first_hash_ = 0;                 // the hash of rank 0's state at the start; 0: not known
+  std::int64_t run_ = 0;                  // counts the calls of run() of all trainings in this process
   int world_size_ = 0;                    // when the world was formed last
   std::int64_t done_;                     // steps that are done
   std::int64_t after_;                    // steps for which after_step has returned

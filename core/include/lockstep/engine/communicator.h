@@ -39,9 +39,9 @@
 
 namespace lockstep::comm {
 
-// `list` in the structs below: the number of collectives in the caller's list, of which this collective is one
-// (PyTorch's coalesced calls; at most 65535). If the lists of two ranks differ in length, the ranks no longer make the
-// same sequence of calls, so the group breaks (kMismatch).
+// `list` in the structs below: a caller may make several collectives as one list (PyTorch's coalesced calls). `list` is
+// the length of the list that this collective belongs to, at most 65535. If the lists of two ranks differ in length,
+// the ranks no longer make the same sequence of calls, so the group breaks (kMismatch).
 //
 // Sizes are elements of `type` unless they say bytes. Pointers may be null where the size is zero. An output may be the
 // input itself (in place); any other overlap is undefined.

@@ -50,8 +50,9 @@ class LRScheduler {
   const std::vector<double>& get_last_lr() const { return last_lr_; }
   // How often step() was called. Below 0 for a part of a SequentialLR that has not begun.
   std::int64_t last_epoch() const { return last_epoch_; }
-  // The constructor's arguments that a program computes from the length of its training: t_max, total_iters,
-  // total_steps; those of all parts too. Loading a state dict replaces them. Empty: the schedule has no end.
+  // The constructor's arguments that a program computes from the length of its training (t_max, total_iters,
+  // total_steps), and the same arguments of all parts. Loading a state dict replaces these arguments. Empty: the
+  // schedule has no end.
   std::vector<std::int64_t> lengths() const;
   // Whether the constructor, or the constructor of a part, takes rates as arguments, such as OneCycleLR's peak. A state
   // dict does not hold such rates.

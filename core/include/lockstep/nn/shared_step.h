@@ -38,8 +38,8 @@
 // Sum and step in one pass (average_gradients): each rank keeps its own gradients, and step() reads the gradients of
 // all ranks in place. A gradient that is not in memory of the group is copied first; with DistributedDataParallel and
 // gradient_as_bucket_view all gradients are in this memory. The mean has the bits of an all-reduce. So without max_norm
-// the parameters are those of the plain way, bit for bit, also with no_sync and uneven use of parameters. step()
-// compares no gradients here: a gradient that a rank has changed for itself counts as it is.
+// the parameters have the same bits as after an all-reduce and a plain step, also with no_sync and uneven use of
+// parameters. step() compares no gradients here: a gradient that a rank has changed for itself counts as it is.
 //
 // Clipping, with average_gradients: use max_norm, because a function that clips before step() would see the gradients
 // of one rank only. lockstep::clip_grad_norm_ refuses these parameters. LibTorch's function of that name cannot refuse

@@ -7,11 +7,11 @@
 //   loss.backward();
 //   optimizer.step();      // collective
 //
-// Results are those of the plain optimizer, bit for bit. With `fused`, each rank's parameters get the values that
-// fused_step on a plain optimizer for these parameters gives. Semantics are those of PyTorch's ZeroRedundancyOptimizer.
-// It is a torch::optim::Optimizer with all parameters in its groups, so schedulers, zero_grad, add_param_group and
-// changed options work as usual: step() takes them over. Its own state() is empty; local_optimizer() has this rank's
-// share.
+// step() gives the parameters the same bits as the plain optimizer. With `fused`, each rank's parameters get the values
+// that fused_step on a plain optimizer for these parameters gives. Semantics are those of PyTorch's
+// ZeroRedundancyOptimizer. It is a torch::optim::Optimizer with all parameters in its groups, so schedulers, zero_grad,
+// add_param_group and changed options work as usual: step() takes them over. Its own state() is empty;
+// local_optimizer() has this rank's share.
 //
 // Which rank has which parameters: the parameters of a group are taken by size, largest first, and each goes to the
 // rank with the fewest bytes so far. A parameter is not split. A group that is added later is divided in the same way.
