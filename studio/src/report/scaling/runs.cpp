@@ -36,8 +36,6 @@
 namespace lockstep::report {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 constexpr double kNotTold = std::numeric_limits<double>::quiet_NaN();
 constexpr std::string_view kResult = "lockstep-result: ";
 
