@@ -59,10 +59,8 @@ torch::Tensor read_picture(const std::string& path) {
 }
 
 void classify(const std::string& name, const std::string& weights, const std::string& picture) {
-  checkpoint::StateDict state = checkpoint::read_state_dict(weights);
+  const checkpoint::StateDict state = checkpoint::read_state_dict(weights);
   torch::nn::AnyModule model = make_model(name, classes_of(state));
-  // torchvision's own file of vit_b_16 has names from before its version 0.13.
-  if (name == "vit_b_16") state = models::interpolate_embeddings(224, 16, state);
   checkpoint::load_state_dict(*model.ptr(), state);
   model.ptr()->eval();
   const torch::NoGradGuard no_grad;

@@ -95,12 +95,6 @@ using data::DataLoader;
   epoch = saved.at("epoch").toInt();
 }
 
-[[maybe_unused]] void schedulers(torch::optim::StepLR& scheduler, c10::impl::GenericDict& run,
-                                 const c10::impl::GenericDict& saved) {
-  run.insert("scheduler", checkpoint::state_dict(scheduler));
-  checkpoint::load_state_dict(scheduler, saved.at("scheduler"));
-}
-
 }  // namespace
 
 namespace checkpoint {

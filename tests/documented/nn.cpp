@@ -181,10 +181,6 @@ using data::DataLoader;
 
 [[maybe_unused]] void weights_from_python(models::ResNet& model) {
   checkpoint::load_state_dict(*model, checkpoint::read_state_dict("resnet18.pt"));
-
-  models::VisionTransformer larger = models::vit_b_16({.image_size = 384});
-  const auto state = checkpoint::read_state_dict("vit_b_16-c867db91.pth");
-  checkpoint::load_state_dict(*larger, models::interpolate_embeddings(384, 16, state));
 }
 
 [[maybe_unused]] void step_lr(DistributedDataParallel<Net>& ddp, torch::optim::SGD& optimizer, DataLoader& loader) {

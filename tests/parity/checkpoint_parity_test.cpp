@@ -14,6 +14,7 @@
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/tensor_file.h"
 #include "lockstep/checkpoint/torch_file.h"
+#include "lockstep/nn/lr_schedules.h"
 #include "support/expect_error.h"
 #include "support/python/python.h"
 #include "support/scratch_folder.h"
@@ -53,8 +54,7 @@ struct SavedTraining {
   torch::nn::Sequential net{torch::nn::Linear(10, 16), torch::nn::ReLU(), torch::nn::BatchNorm1d(16),
                             torch::nn::Linear(16, 3)};
   std::unique_ptr<torch::optim::Optimizer> optimizer;
-  std::unique_ptr<torch::optim::StepLR> step_lr;
-  std::unique_ptr<torch::optim::ReduceLROnPlateauScheduler> plateau;
+  std::unique_ptr<lockstep::optim::StepLR> scheduler;
   std::int64_t step = 0;
 
   explicit SavedTraining(const std::string& kind) {
@@ -68,12 +68,7 @@ struct SavedTraining {
     if (kind == "adamw-amsgrad") make<optim::AdamW>(optim::AdamWOptions(0.01).amsgrad(true));
     if (kind == "rmsprop") make<optim::RMSprop>(optim::RMSpropOptions(0.01).momentum(0.5).centered(true));
     if (kind == "adagrad") make<optim::Adagrad>(optim::AdagradOptions(0.05).lr_decay(0.01));
-    if (kind == "sgd") step_lr = std::make_unique<optim::StepLR>(*optimizer, 7, 0.8);
-    if (kind == "adam") {
-      using Plateau = optim::ReduceLROnPlateauScheduler;
-      plateau = std::make_unique<Plateau>(*optimizer, Plateau::min, 0.5F, /*patience=*/2, 1e-4, Plateau::rel,
-                                          /*cooldown=*/3);
-    }
+    if (kind == "sgd") scheduler = std::make_unique<lockstep::optim::StepLR>(*optimizer, 7, 0.8);
   }
 
   // The groups of interchange.py. The options of a group replace those of the optimizer, so they begin as a copy.
@@ -99,8 +94,7 @@ struct SavedTraining {
     load_state_dict(*net, to_state_dict(state.at("model")));
     load_state_dict(*optimizer, state.at("optimizer"));
     step = state.at("step").toInt();
-    if (step_lr) load_state_dict(*step_lr, state.at("scheduler"));
-    if (plateau) load_state_dict(*plateau, state.at("scheduler"));
+    if (scheduler) scheduler->load_state_dict(state.at("scheduler"));
   }
 
   void save(const std::string& path) const {
@@ -108,8 +102,7 @@ struct SavedTraining {
     state.insert("model", to_ivalue(state_dict(*net)));
     state.insert("optimizer", state_dict(*optimizer));
     state.insert("step", step);
-    if (step_lr) state.insert("scheduler", state_dict(*step_lr));
-    if (plateau) state.insert("scheduler", state_dict(*plateau));
+    if (scheduler) state.insert("scheduler", scheduler->state_dict());
     write_torch_file(path, state);
   }
 
@@ -121,8 +114,7 @@ struct SavedTraining {
       optimizer->zero_grad();
       torch::mse_loss(net->forward(inputs), labels).backward();
       optimizer->step();
-      if (step_lr) step_lr->step();
-      if (plateau) plateau->step(static_cast<float>(step * 7 % 11 + 1) / 8);
+      if (scheduler) scheduler->step();
     }
   }
 };

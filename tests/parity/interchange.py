@@ -160,18 +160,10 @@ def make(kind):
     return model, make_optimizer[kind]()
 
 
-def make_scheduler(kind, optimizer):
-    if kind == "sgd":
-        return torch.optim.lr_scheduler.StepLR(optimizer, 7, 0.8)
-    if kind == "adam":
-        return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=2, cooldown=3)
-    return None
-
-
 def train(kind, source, target, first, steps):
     torch.set_num_threads(1)
     model, optimizer = make(kind)
-    scheduler = make_scheduler(kind, optimizer)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 7, 0.8) if kind == "sgd" else None
     if source != "-":
         state = torch.load(source, weights_only=True)
         model.load_state_dict(state["model"])
@@ -185,10 +177,8 @@ def train(kind, source, target, first, steps):
         optimizer.zero_grad()
         nn.functional.mse_loss(model(inputs), labels).backward()
         optimizer.step()
-        if kind == "sgd":
+        if scheduler:
             scheduler.step()
-        if kind == "adam":
-            scheduler.step((step * 7 % 11 + 1) / 8)
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": first + steps}
     if scheduler:
         state["scheduler"] = scheduler.state_dict()

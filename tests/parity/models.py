@@ -67,12 +67,6 @@ def main(folder):
         generator = torch.Generator().manual_seed(number)
         settle(model, generator, size)
         state = model.state_dict()
-        if name == "vit_tiny":  # as in torchvision's files from before 0.13, for pictures of another size
-            resized = vision_transformer.interpolate_embeddings(48, 8, dict(state))
-            expected["resized"] = resized["encoder.pos_embedding"]
-            old = {key.replace("mlp.0.", "mlp.linear_1.").replace("mlp.3.", "mlp.linear_2."): value
-                   for key, value in state.items()}
-            torch.save(old, f"{folder}/{name}.old.pt")
         torch.save(state, f"{folder}/{name}.pt")
         model.eval()
         expected["x"] = torch.randn(1 if size > 100 else 3, 3, size, size, generator=generator)

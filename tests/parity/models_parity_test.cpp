@@ -91,20 +91,6 @@ void expect_step(AnyModule& model, const Dict& step) {
     expect_close(after[item.key()], item.value(), 1e-5, item.key() + " after a step");
 }
 
-// torchvision's files from before 0.13, and pictures of another size.
-void expect_old_names_to_load(const test::ScratchFolder& folder) {
-  const auto state = checkpoint::read_state_dict(folder.path("vit_tiny.old.pt"));
-  const Dict expected = checkpoint::read_torch_file(folder.path("vit_tiny.expected.pt")).toGenericDict();
-  VisionTransformer larger = vit_tiny({.image_size = 48, .patch_size = 8, .num_classes = 10});
-  checkpoint::load_state_dict(*larger, interpolate_embeddings(48, 8, state));
-  expect_close(larger->named_parameters()["encoder.pos_embedding"], expected.at("resized").toTensor(), 1e-6,
-               "encoder.pos_embedding");
-  VisionTransformer same = vit_tiny(kSmallVit);
-  checkpoint::load_state_dict(*same, interpolate_embeddings(32, 8, state));
-  EXPECT_TRUE(torch::equal(same->named_parameters()["encoder.layers.encoder_layer_3.mlp.3.weight"],
-                           state["encoder.layers.encoder_layer_3.mlp.linear_2.weight"]));
-}
-
 TEST(ModelsParity, WeightsLogitsAndAStepAreTorchvisions) {
   torch::set_num_threads(1);
   const test::ScratchFolder folder;
@@ -128,7 +114,6 @@ TEST(ModelsParity, WeightsLogitsAndAStepAreTorchvisions) {
     }
     if (expected.contains("step")) expect_step(model, expected.at("step").toGenericDict());
   }
-  expect_old_names_to_load(folder);
 }
 
 }  // namespace

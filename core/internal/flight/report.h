@@ -18,8 +18,6 @@ std::vector<std::string> findings(std::span<const RankRecord> records);
 
 // A table of the ranks and the findings, for a terminal. Records are sorted by rank.
 std::string report_text(std::span<const RankRecord> records);
-// All that is in the records, and the findings: a JSON object.
-std::string report_json(std::span<const RankRecord> records);
 
 // "all_reduce #5 (1024 float32)"; of a message "recv from rank 2, tag 3 (4 int64)", with ranks of the world.
 std::string describe(const RankRecord& record, const Operation& operation);

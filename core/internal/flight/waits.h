@@ -25,6 +25,10 @@ struct TimeSplit {
     const std::uint64_t rest = input + communication + waiting;
     return span > rest ? span - rest : 0;
   }
+  // How much of the span `time` is.
+  double percent(std::uint64_t time) const {
+    return span == 0 ? 0 : 100 * static_cast<double>(time) / static_cast<double>(span);
+  }
 };
 
 // A collective that all recorded ranks of a group on one machine have called.

@@ -27,7 +27,6 @@ namespace fs = std::filesystem;
 
 struct InspectArguments {
   std::vector<std::string> what;
-  bool json = false;
   std::string trace;
   std::string pytorch;
 };
@@ -131,8 +130,7 @@ Status inspect(const InspectArguments& arguments) {
   LOCKSTEP_RETURN_IF_ERROR(choose(records));
   if (!arguments.trace.empty()) LOCKSTEP_RETURN_IF_ERROR(write_trace(records, arguments.trace));
   if (!arguments.pytorch.empty()) LOCKSTEP_RETURN_IF_ERROR(flight::write_pytorch(records, arguments.pytorch));
-  const std::string text = arguments.json ? flight::report_json(records) : flight::report_text(records);
-  std::fputs(text.c_str(), stdout);
+  std::fputs(flight::report_text(records).c_str(), stdout);
   return {};
 }
 
@@ -148,7 +146,6 @@ void add_inspect_command(options::Command& app) {
       .key("JOB", arguments->what,
            "A running job: its name, the beginning of it, or its process; or dumps, files or folders")
       .word();
-  command.key("json", arguments->json, "As JSON, with all operations");
   command.key("trace", arguments->trace, "Also write a trace for Perfetto or chrome://tracing to this file");
   command.key("pytorch", arguments->pytorch,
               "Also write files for PyTorch's analyser (torch.distributed.flight_recorder.fr_trace) to this folder");

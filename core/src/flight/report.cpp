@@ -4,15 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "flight/waits.h"
 
 namespace lockstep::flight {
 namespace {
-
-using nlohmann::json;
 
 const Operation* oldest_wait(const RankRecord& record) {
   for (const Operation& operation : record.operations) {
@@ -49,46 +46,25 @@ std::string state_of(const RankRecord& record) {
                      span_text(since(record, last.ended)));
 }
 
-// How long the record reaches back, and for how much of that the program has waited in operations.
-struct Share {
-  std::uint64_t span = 0;
-  std::uint64_t waited = 0;
-
-  double part() const { return span == 0 ? 0 : static_cast<double>(waited) / static_cast<double>(span); }
-};
-
-Share waited_share(const RankRecord& record) {
-  Share share;
-  if (record.operations.empty()) return share;
-  std::uint64_t until = record.operations.front().called;
-  share.span = since(record, until);
-  for (const Operation& operation : record.operations) {
-    if (operation.waited == 0 || operation.outcome == Outcome::kHandedOver) continue;
-    const std::uint64_t begin = std::max(until, operation.waited);
-    const std::uint64_t end = std::min(operation.under_way() ? record.now : operation.ended, record.now);
-    if (end <= begin) continue;
-    share.waited += end - begin;
-    until = end;
-  }
-  return share;
+// The part of the recorded time, in percent, for which the program has waited in operations.
+double waited_percent(const Waits& waits, std::size_t index, const RankRecord& record) {
+  if (record.operations.empty()) return 0;
+  const TimeSplit split = waits.split(index, record.operations.front().called, record.now);
+  return split.percent(split.communication + split.waiting);
 }
 
 // Per step where the steps are known; else parts of the recorded time.
 std::string times_line(const std::string& name, const TimeSplit& split) {
-  const auto part = [&](std::uint64_t time) {
-    return split.span == 0 ? 0 : 100 * static_cast<double>(time) / static_cast<double>(split.span);
-  };
   const bool has_steps = split.steps > 0;
   return fmt::format("{:>5} {:>6} {:>10} {:>7} {:>7.0f} % {:>11.0f} % {:>7.0f} %\n", name,
                      has_steps ? std::to_string(split.steps) : "-",
                      has_steps ? span_text(split.span / split.steps) : "-",
-                     has_steps ? fmt::format("{:.0f} %", part(split.input)) : "-", part(split.compute()),
-                     part(split.communication), part(split.waiting));
+                     has_steps ? fmt::format("{:.0f} %", split.percent(split.input)) : "-",
+                     split.percent(split.compute()), split.percent(split.communication), split.percent(split.waiting));
 }
 
 // For whom there is nothing to compare, there is no table.
-std::string times_table(std::span<const RankRecord> records) {
-  const Waits waits(records);
+std::string times_table(std::span<const RankRecord> records, const Waits& waits) {
   std::string lines;
   TimeSplit all;
   std::size_t known = 0;
@@ -125,59 +101,6 @@ std::string times_table(std::span<const RankRecord> records) {
          lines + (known > 1 ? line : "");
 }
 
-json to_json(const TimeSplit& split) {
-  json times{{"span_ns", split.span},
-             {"compute_ns", split.compute()},
-             {"communication_ns", split.communication},
-             {"waiting_ns", split.waiting},
-             {"steps", split.steps}};
-  if (split.steps > 0) times["input_ns"] = split.input;
-  return times;
-}
-
-json to_json(const RankRecord& record) {
-  json groups = json::array();
-  for (const GroupInfo& group : record.groups) {
-    groups.push_back({{"name", group.name},
-                      {"backend", group.backend},
-                      {"rank", group.rank},
-                      {"size", group.size},
-                      {"ranks", group.ranks},
-                      {"left", group.left}});
-  }
-  json operations = json::array();
-  constexpr std::array kOutcomes{"under way", "done", "failed", "handed over"};
-  for (const Operation& operation : record.operations) {
-    json one{{"serial", operation.serial},
-             {"operation", name_of(operation.op)},
-             {"group", operation.group},
-             {"type", type_name(operation.type)},
-             {"input_elements", operation.input},
-             {"output_elements", operation.output},
-             {"called_ns", operation.called + record.real},
-             {"state", kOutcomes[static_cast<std::size_t>(operation.outcome)]}};
-    one[is_message(operation.op) ? "tag" : "number"] = operation.number;
-    if (operation.peer >= 0) one["peer"] = operation.peer;
-    if (operation.waited != 0) one["waited_ns"] = operation.waited + record.real;
-    if (operation.ended != 0) one["ended_ns"] = operation.ended + record.real;
-    if (!operation.place.empty()) one["place"] = operation.place;
-    operations.push_back(std::move(one));
-  }
-  return {{"rank", record.rank},
-          {"pid", record.pid},
-          {"host", record.host},
-          {"job", record.job},
-          {"attempt", record.attempt},
-          {"source", record.source},
-          {"dump", record.is_dump},
-          {"process", record.process},
-          {"ended", record.ended},
-          {"now_ns", record.now + record.real},
-          {"total", record.total},
-          {"groups", std::move(groups)},
-          {"operations", std::move(operations)}};
-}
-
 }  // namespace
 
 std::string span_text(std::uint64_t nanoseconds) {
@@ -212,9 +135,11 @@ std::string describe(const RankRecord& record, const Operation& operation) {
 
 std::string report_text(std::span<const RankRecord> records) {
   std::string text = fmt::format("{:>5} {:>8} {:<16} {:>7} {}\n", "RANK", "PROCESS", "HOST", "WAITED", "WHAT IT DOES");
-  for (const RankRecord& record : records) {
+  const Waits waits(records);
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    const RankRecord& record = records[i];
     text += fmt::format("{:>5} {:>8} {:<16} {:>5.0f} % {}\n", record.rank, record.pid, record.host,
-                        100 * waited_share(record).part(), state_of(record));
+                        waited_percent(waits, i, record), state_of(record));
   }
   const std::vector<std::string> found = findings(records);
   text += found.empty() ? "\nNothing is wrong as far as the recorders show: no rank waits for another one for long.\n"
@@ -223,19 +148,7 @@ std::string report_text(std::span<const RankRecord> records) {
   constexpr double kMuch = 0.2;  // one look may meet a chance
   const auto slow = found.empty() ? find_laggard(records, kMuch) : std::nullopt;
   if (slow) text += fmt::format("A slow rank: {}.\n", describe(records[slow->record], *slow));
-  return text + times_table(records);
-}
-
-std::string report_json(std::span<const RankRecord> records) {
-  json ranks = json::array();
-  const Waits waits(records);
-  for (std::size_t i = 0; i < records.size(); ++i) {
-    ranks.push_back(to_json(records[i]));
-    ranks.back()["times"] = to_json(waits.split(i));
-    ranks.back()["steps_done"] = records[i].steps_done;
-  }
-  const json all{{"ranks", std::move(ranks)}, {"findings", findings(records)}};
-  return all.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
+  return text + times_table(records, waits);
 }
 
 }  // namespace lockstep::flight

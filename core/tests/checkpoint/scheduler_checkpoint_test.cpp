@@ -186,22 +186,6 @@ TEST(SchedulerCheckpoints, DictsWhoseTablesTogetherTakeAllMemoryAreRefused) {
                                       [&] { state.get_value("many"); });
 }
 
-TEST(SchedulerDicts, OfOtherSchedulersAreRefused) {
-  ScheduledParts parts;
-  optim::StepLR step(parts.optimizer, 3, 0.5);
-  const auto expect_refusal = [&](ErrorCode code, const std::string& part, const c10::IValue& state) {
-    test::expect_error<CheckpointError>(code, {part}, [&] { load_state_dict(step, state); });
-  };
-  expect_refusal(ErrorCode::kMismatch, "no scheduler's state", 3);
-  expect_refusal(ErrorCode::kMismatch, "no scheduler's state", make_dict());
-  expect_refusal(ErrorCode::kMismatch, "step_size 4, the program's 3", state_dict(optim::StepLR(parts.optimizer, 4)));
-  Dict state = state_dict(step).toGenericDict();
-  for (const c10::IValue& bad : std::vector<c10::IValue>{-2, 0.5, "3", 1e300}) {
-    state.insert_or_assign("last_epoch", bad);
-    expect_refusal(ErrorCode::kCorrupt, "last_epoch", state);
-  }
-}
-
 TEST(SchedulerCheckpoints, AnotherSchedulerIsNamed) {
   ScheduledParts parts;
   optim::StepLR step(parts.optimizer, 3);

@@ -2,61 +2,46 @@
 #pragma once
 
 #include <cmath>
-#include <cstddef>
+#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
-#include <vector>
 
 namespace lockstep::report {
 
-// The members of a JSON object while it is made. They stay in their order, as in nlohmann::ordered_json. That compares
-// each new name with all before it, so an object of many members takes the square of their number in time; this takes
-// time in proportion to it.
-class JsonMembers {
- public:
-  // Of a name that comes twice the last value counts, at the place of the first.
-  void set(std::string name, nlohmann::ordered_json value) {
-    const auto [place, is_new] = places_.try_emplace(name, members_.size());
-    if (is_new) {
-      members_.emplace_back(std::move(name), std::move(value));
-    } else {
-      members_[place->second].second = std::move(value);
-    }
-  }
+// The members of a JSON object, in their order. nlohmann::ordered_map compares each new name with all before it, so an
+// object of many members takes the square of their number in time. AppendMap compares nothing: a name that comes twice
+// is in the object twice, and find() finds the first.
+template <typename Name, typename Value, typename Less, typename Allocator>
+struct AppendMap : nlohmann::ordered_map<Name, Value, Less, Allocator> {
+  using Map = nlohmann::ordered_map<Name, Value, Less, Allocator>;
+  using Map::Map;
 
-  // The object. Afterwards there are no members.
-  nlohmann::ordered_json take() {
-    nlohmann::ordered_json::object_t object;
-    object.reserve(members_.size());
-    for (auto& [name, value] : members_) object.emplace_back(std::move(name), std::move(value));
-    members_.clear();
-    places_.clear();
-    return nlohmann::ordered_json(std::move(object));
+  std::pair<typename Map::iterator, bool> emplace(Name name, Value&& value) {
+    this->emplace_back(std::move(name), std::move(value));
+    return {std::prev(this->end()), true};
   }
-
- private:
-  std::vector<std::pair<std::string, nlohmann::ordered_json>> members_;
-  std::unordered_map<std::string, std::size_t> places_;
+  Value& operator[](Name name) { return emplace(std::move(name), Value()).first->second; }
 };
 
+using Json = nlohmann::basic_json<AppendMap>;
+
 // Numbers that JSON lacks, as text: "NaN", "Infinity", "-Infinity", the words of JavaScript and Python's float().
-inline nlohmann::ordered_json to_json_number(double value) {
+inline Json to_json_number(double value) {
   if (std::isfinite(value)) return value;
   return std::isnan(value) ? "NaN" : value > 0 ? "Infinity" : "-Infinity";
 }
 
 // Throws nlohmann::json::type_error for anything else than a number or these words.
-inline double from_json_number(const nlohmann::ordered_json& json) {
+inline double from_json_number(const Json& json) {
   if (!json.is_string()) return json.get<double>();
   const auto& text = json.get_ref<const std::string&>();
   if (text == "NaN") return std::numeric_limits<double>::quiet_NaN();
   if (text == "Infinity") return std::numeric_limits<double>::infinity();
   if (text == "-Infinity") return -std::numeric_limits<double>::infinity();
-  return nlohmann::ordered_json().get<double>();  // throws
+  return Json().get<double>();  // throws
 }
 
 // Logs and tables have fewer levels. What other programs put into a log has a few more.
@@ -64,7 +49,7 @@ inline constexpr int kMostLevels = 16;
 
 // The library copies and writes values by recursion, so text with many levels would overflow the stack. Text with more
 // than kMostLevels is as text that is no JSON: discarded. Objects may have any number of members: the time grows in
-// proportion to the text. Of members with the same name the last one counts.
-nlohmann::ordered_json parse_json(std::string_view text);
+// proportion to the text.
+Json parse_json(std::string_view text);
 
 }  // namespace lockstep::report

@@ -14,8 +14,6 @@
 namespace lockstep::report {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 // A line of a log is never longer; a file of another kind may be one endless line.
 constexpr std::size_t kLongestLine = std::size_t{1} << 26;
 

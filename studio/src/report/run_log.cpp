@@ -4,9 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <fstream>
 #include <iterator>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "base/host.h"
 #include "base/printable.h"
@@ -20,29 +24,29 @@
 namespace lockstep::report {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 constexpr int kFormat = 1;
 constexpr std::size_t kLongestCommand = 1 << 16;
 
-Json to_json(const Scalars& scalars) {
-  JsonMembers members;
-  for (const auto& [name, value] : scalars) members.set(name, to_json_number(value));
-  return members.take();
+Json to_json(const Value& value) {
+  return std::visit(
+      [](const auto& held) -> Json {
+        if constexpr (std::is_same_v<std::decay_t<decltype(held)>, double>) return to_json_number(held);
+        return held;
+      },
+      value);
 }
 
-Json to_json(const Values& values) {
-  JsonMembers members;
-  for (const auto& [name, value] : values) {
-    members.set(name, std::visit(
-                          [](const auto& held) -> Json {
-                            if constexpr (std::is_same_v<std::decay_t<decltype(held)>, double>)
-                              return to_json_number(held);
-                            return held;
-                          },
-                          value));
+// An object. Of a name that comes twice the last value counts, at the place of the first.
+template <typename T>
+Json to_json(const std::vector<std::pair<std::string, T>>& list) {
+  Json::object_t object;
+  std::unordered_map<std::string_view, std::size_t> places;
+  for (const auto& [name, value] : list) {
+    const auto [place, is_new] = places.try_emplace(name, object.size());
+    if (is_new) object.emplace(name, Json());
+    (object.begin() + static_cast<std::ptrdiff_t>(place->second))->second = to_json(value);
   }
-  return members.take();
+  return object;
 }
 
 Json command_of_process() {
@@ -128,8 +132,8 @@ Result<RunLog> RunLog::open(const std::filesystem::path& folder) {
 void RunLog::start(const RunStart& start) {
   if (writer_ == nullptr) return;
   writer_->set_classes(start.classes.size());
-  Json versions = to_json(start.versions);
-  versions["lockstep"] = LOCKSTEP_VERSION;
+  Values versions = start.versions;
+  versions.emplace_back("lockstep", LOCKSTEP_VERSION);
   writer_->write({{"event", "start"},
                   {"format", kFormat},
                   {"name", start.name},
@@ -140,7 +144,7 @@ void RunLog::start(const RunStart& start) {
                   {"first_step", start.first_step},
                   {"command", command_of_process()},
                   {"configuration", to_json(start.configuration)},
-                  {"versions", std::move(versions)},
+                  {"versions", to_json(versions)},
                   {"classes", start.classes}});
 }
 

@@ -12,67 +12,42 @@
 #include "nn/all_ranks.h"
 
 namespace lockstep {
+
+// Of all that a newcomer takes over. The times of a step are of the rank that has made it.
+static auto fields(StepReport& s) {
+  return std::tie(s.epoch, s.step, s.batch, s.batches, s.samples, s.loss, s.learning_rate, s.gradient_norm, s.skipped,
+                  s.seconds);
+}
+static auto fields(Evaluation& e) {
+  return std::tie(e.epoch, e.step, e.samples, e.loss, e.accuracies, e.confusion, e.is_best, e.seconds);
+}
+static auto fields(TrainingResult& r) {
+  return std::tie(r.end, r.loss, r.evaluation, r.best_metric);
+}
+namespace trainer_detail {
+static auto fields(Moment& m) {
+  return std::tie(m.progress, m.batches, m.batch, m.samples, m.asked, m.skipped, m.step, m.result);
+}
+}  // namespace trainer_detail
+
 namespace {
 
 using trainer_detail::Clock;
 using trainer_detail::Moment;
 using trainer_detail::seconds_since;
 
-using EvaluationFields =
-    std::tuple<std::int64_t, std::int64_t, std::int64_t, double, std::vector<double>, torch::Tensor, bool, double>;
-using ResultFields = std::tuple<TrainingEnd, double, std::optional<EvaluationFields>, std::optional<double>>;
-using StepFields = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, double, double,
-                              double, bool, double>;
-using MomentFields = std::tuple<trainer_detail::Progress, std::int64_t, std::int64_t, std::int64_t, int, std::int64_t,
-                                StepFields, ResultFields>;
-
-MomentFields fields_of(const Moment& m) {
-  const StepReport& s = m.step;
-  const double loss = s.loss.defined() ? s.loss.item<double>() : 0;
-  std::optional<EvaluationFields> evaluation;
-  if (const auto& e = m.result.evaluation)
-    evaluation.emplace(e->epoch, e->step, e->samples, e->loss, e->accuracies, e->confusion, e->is_best, e->seconds);
-  return {m.progress,
-          m.batches,
-          m.batch,
-          m.samples,
-          m.asked,
-          m.skipped,
-          StepFields(s.epoch, s.step, s.batch, s.batches, s.samples, loss, s.learning_rate, s.gradient_norm, s.skipped,
-                     s.seconds),
-          ResultFields(m.result.end, m.result.loss, std::move(evaluation), m.result.best_metric)};
-}
-
-Moment moment_of(MomentFields fields) {
-  Moment m;
-  StepFields step;
-  ResultFields result;
-  std::tie(m.progress, m.batches, m.batch, m.samples, m.asked, m.skipped, step, result) = std::move(fields);
-  StepReport& s = m.step;
-  double loss = 0;
-  std::tie(s.epoch, s.step, s.batch, s.batches, s.samples, loss, s.learning_rate, s.gradient_norm, s.skipped,
-           s.seconds) = step;
-  s.loss = torch::tensor(loss);
-  std::optional<EvaluationFields> evaluation;
-  std::tie(m.result.end, m.result.loss, evaluation, m.result.best_metric) = std::move(result);
-  if (evaluation) {
-    Evaluation& e = m.result.evaluation.emplace();
-    std::tie(e.epoch, e.step, e.samples, e.loss, e.accuracies, e.confusion, e.is_best, e.seconds) =
-        std::move(*evaluation);
-  }
-  return m;
-}
-
-torch::Tensor as_bytes(const Moment& moment) {
-  const std::string text = encode_object(fields_of(moment));
+torch::Tensor as_bytes(Moment moment) {
+  // The ranks may use devices with different numbers.
+  if (moment.step.loss.defined()) moment.step.loss = moment.step.loss.cpu();
+  const std::string text = encode_object(moment);
   return torch::from_blob(const_cast<char*>(text.data()), {static_cast<std::int64_t>(text.size())}, torch::kByte)
       .clone();
 }
 
 Moment from_bytes(const torch::Tensor& bytes) {
   const torch::Tensor local = bytes.contiguous();
-  return moment_of(decode_object<MomentFields>(
-      {static_cast<const char*>(local.const_data_ptr()), static_cast<std::size_t>(local.numel())}));
+  return decode_object<Moment>(
+      {static_cast<const char*>(local.const_data_ptr()), static_cast<std::size_t>(local.numel())});
 }
 
 ElasticOptions with_seed(ElasticOptions options, std::uint64_t seed, std::int64_t first_step) {

@@ -12,6 +12,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <limits>
 
 #include "lockstep/base/fd.h"
@@ -107,21 +108,26 @@ for e in 0 1 2; do echo '{"event":"epoch","epoch":'$e',"seconds":'$s',"samples":
 echo '{"event":"evaluation","epoch":2,"scalars":{"accuracy":0.5}}' >> run.jsonl;
 echo '{"event":"times","epoch":2,"ranks":[{"rank":0,"seconds":{"compute":3,"input":1}}]}' >> run.jsonl)";
 
-// Stands in the place of `lockstep run`: each run takes two seconds, as it says, but one with four processes fails.
-std::filesystem::path fake_launcher(const ScratchFolder& folder) {
-  folder.write("launcher", R"(#!/bin/sh
-test $4 -lt 4 && echo 'lockstep-result: {"seconds_per_epoch": 2}')");
-  std::filesystem::permissions(folder.path("launcher"), std::filesystem::perms::owner_all);
-  return folder.path("launcher");
+// Stands in the place of `lockstep run` with these arguments: rank 0 prints that an epoch takes two seconds.
+int launch(const std::vector<std::string>& arguments) {
+  const std::filesystem::path logs = arguments.at(7);
+  std::filesystem::create_directories(logs / "id/attempt_0/0");
+  std::ofstream(logs / "id/attempt_0/0/stdout.log") << "begin\nlockstep-result: {\"seconds_per_epoch\": 2}\n";
+  return 0;
+}
+
+int processes_in(const std::vector<std::string>& arguments) {
+  return std::stoi(arguments.at(3));
 }
 
 TEST(ScalingRuns, KeepsTheTableOfTheRunsBeforeTheOneThatFails) {
   const ScratchFolder folder;
-  ScalingOptions options{.processes = {2, 1, 4},
-                         .runs = 3,
-                         .folder = folder.path("table"),
-                         .launcher = fake_launcher(folder),
-                         .command = {"./train"}};
+  ScalingOptions options{
+      .processes = {2, 1, 4},
+      .runs = 3,
+      .folder = folder.path("table"),
+      .launch = [](const auto& arguments) { return processes_in(arguments) == 4 ? 1 : launch(arguments); },
+      .command = {"./train"}};
   const ScalingOutcome failed = measure_scaling(options, [](const std::string&) {});
   EXPECT_EQ(failed.status.code(), ErrorCode::kInternal);
   EXPECT_TRUE(contains(failed.status.message(), "a run with 4 processes ended with 1"));
@@ -135,32 +141,23 @@ TEST(ScalingRuns, KeepsTheTableOfTheRunsBeforeTheOneThatFails) {
   EXPECT_EQ(missing_runs(options, complete.table), "");
 }
 
-// The program does not tell that it was asked to end: it ends without an error, and says that it was fast.
+// The program does not tell that it was asked to end: it says that it was fast.
 TEST(ScalingRuns, KeepsTheTableOfTheRunsBeforeTheOneThatIsInterrupted) {
-  for (const int signal : {SIGINT, SIGTERM}) {
-    const ScratchFolder folder;
-    const auto before = ::signal(signal, SIG_DFL);  // a shell's job in the background ignores SIGINT
-    const std::string name = signal == SIGINT ? "INT" : "TERM";
-    folder.write("launcher", R"(#!/bin/sh
-trap 'touch "$(dirname "$0")/asked"; echo "$told"; exit' INT TERM
-told='lockstep-result: {"seconds_per_epoch": 2}'
-test $4 = 1 && echo "$told" && exit
-kill -s )" + name + R"( $PPID
-while :; do sleep 0.01; done)");
-    std::filesystem::permissions(folder.path("launcher"), std::filesystem::perms::owner_all);
-    const ScalingOptions options{.processes = {1, 2},
-                                 .runs = 2,
-                                 .folder = folder.path("table"),
-                                 .launcher = folder.path("launcher"),
-                                 .command = {"./train"}};
-    const ScalingOutcome outcome = measure_scaling(options, [](const std::string&) {});
-    ::signal(signal, before);
-    EXPECT_EQ(outcome.signal, signal);
-    EXPECT_EQ(outcome.status.code(), ErrorCode::kAborted);
-    EXPECT_EQ(outcome.status.message(), "interrupted by SIG" + name + " in a run with 2 processes");
-    EXPECT_TRUE(std::filesystem::exists(folder.path("asked")));
-    EXPECT_EQ(missing_runs(options, outcome.table), "1 of 2 with 1 process, 2 of 2 with 2 processes");
-  }
+  const ScratchFolder folder;
+  const ScalingOptions options{.processes = {1, 2},
+                               .runs = 2,
+                               .folder = folder.path("table"),
+                               .launch =
+                                   [](const auto& arguments) {
+                                     launch(arguments);
+                                     return processes_in(arguments) == 1 ? 0 : 128 + SIGTERM;
+                                   },
+                               .command = {"./train"}};
+  const ScalingOutcome outcome = measure_scaling(options, [](const std::string&) {});
+  EXPECT_EQ(outcome.signal, SIGTERM);
+  EXPECT_EQ(outcome.status.code(), ErrorCode::kAborted);
+  EXPECT_EQ(outcome.status.message(), "interrupted by SIGTERM in a run with 2 processes");
+  EXPECT_EQ(missing_runs(options, outcome.table), "1 of 2 with 1 process, 2 of 2 with 2 processes");
 }
 
 TEST(ScalingMulti, WritesTheTableOfTheRunsBeforeTheOneThatFails) {
@@ -201,12 +198,9 @@ TEST(ScalingRuns, SharesTheCoresAmongTheMostProcesses) {
   const ScratchFolder folder;
   ::unsetenv("OMP_NUM_THREADS");
   std::string said;
-  const ScalingOutcome outcome = measure_scaling({.processes = {1, 3},
-                                                  .folder = folder.path("table"),
-                                                  .launcher = fake_launcher(folder),
-                                                  .command = {"./train"},
-                                                  .cores = 7},
-                                                 [&](const std::string& line) { said += line + "\n"; });
+  const ScalingOutcome outcome = measure_scaling(
+      {.processes = {1, 3}, .folder = folder.path("table"), .launch = launch, .command = {"./train"}, .cores = 7},
+      [&](const std::string& line) { said += line + "\n"; });
   ASSERT_TRUE(outcome.status.ok()) << outcome.status.message();
   EXPECT_TRUE(contains(said, "== run 1 of 1, 1 process, OMP_NUM_THREADS=2\n")) << said;
   EXPECT_TRUE(contains(said, "== run 1 of 1, 3 processes, OMP_NUM_THREADS=2\n")) << said;
@@ -223,17 +217,12 @@ TEST(ScalingMulti, CountsTheCoresThatItMayUse) {
 }
 
 // Programs expect to be ended by SIGPIPE, and would otherwise write on for nobody.
-TEST(ScalingRuns, ProgramsDoNotIgnoreSigpipe) {
+TEST(ScalingMulti, ProgramsDoNotIgnoreSigpipe) {
   const ScratchFolder folder;
-  folder.write("launcher", "#!/bin/sh\ngrep SigIgn /proc/self/status > " + folder.path("ignored") +
-                               "\necho 'lockstep-result: {\"seconds_per_epoch\": 2}'");
-  std::filesystem::permissions(folder.path("launcher"), std::filesystem::perms::owner_all);
-  const auto handler_before = ::signal(SIGPIPE, SIG_IGN);
-  const ScalingOutcome outcome = measure_scaling(
-      {.processes = {1}, .folder = folder.path("table"), .launcher = folder.path("launcher"), .command = {"./train"}},
-      [](const std::string&) {});
-  ::signal(SIGPIPE, handler_before);
-  ASSERT_TRUE(outcome.status.ok()) << outcome.status.message();
+  const test::Finished finished =
+      test::run_program({LOCKSTEP_PROGRAM, "scaling", "--procs", "1", "-o", folder.path("table"), "--", "/bin/sh", "-c",
+                         "grep SigIgn /proc/self/status > " + folder.path("ignored") + "; " + kLog});
+  EXPECT_EQ(finished.exit_code, 0) << finished.err;
   const std::string line = test::read_file(folder.path("ignored"));  // "SigIgn:" and a mask in hexadecimal digits
   ASSERT_TRUE(line.starts_with("SigIgn:")) << line;
   EXPECT_EQ(std::stoull(line.substr(7), nullptr, 16) >> (SIGPIPE - 1) & 1, 0U) << line;

@@ -2,15 +2,12 @@
 
 #include <cmath>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace lockstep::models {
 namespace {
 
 namespace nn = torch::nn;
-
-using StateDict = torch::OrderedDict<std::string, torch::Tensor>;
 
 nn::LayerNorm layer_norm(std::int64_t width) {
   return nn::LayerNorm(nn::LayerNormOptions({width}).eps(1e-6));
@@ -175,34 +172,6 @@ void check(const VisionTransformerOptions& options) {
   }
 }
 
-// mlp.linear_1.weight is mlp.0.weight since torchvision 0.13, mlp.linear_2.weight is mlp.3.weight.
-std::string present_name(std::string name) {
-  for (const auto& [old_part, new_part] :
-       {std::pair("mlp.linear_1.", "mlp.0."), std::pair("mlp.linear_2.", "mlp.3.")}) {
-    const std::string part = old_part;
-    if (const std::size_t at = name.find(part); at != std::string::npos) name.replace(at, part.size(), new_part);
-  }
-  return name;
-}
-
-torch::Tensor resized(const torch::Tensor& embedding, std::int64_t side) {
-  TORCH_CHECK_VALUE(embedding.dim() == 3 && embedding.size(0) == 1 && embedding.size(1) >= 2,
-                    "interpolate_embeddings: encoder.pos_embedding must be {1, patches + 1, width}, found ",
-                    embedding.sizes());
-  const std::int64_t patches = embedding.size(1) - 1;
-  if (patches == side * side) return embedding;
-  const auto old_side = static_cast<std::int64_t>(std::lround(std::sqrt(static_cast<double>(patches))));
-  TORCH_CHECK_VALUE(old_side * old_side == patches, "interpolate_embeddings: encoder.pos_embedding has ", patches,
-                    " patches, which is no square");
-  const std::int64_t width = embedding.size(2);
-  const torch::Tensor grid = embedding.slice(1, 1).permute({0, 2, 1}).reshape({1, width, old_side, old_side});
-  const torch::Tensor larger = nn::functional::interpolate(grid, nn::functional::InterpolateFuncOptions()
-                                                                     .size(std::vector<std::int64_t>{side, side})
-                                                                     .mode(torch::kBicubic)
-                                                                     .align_corners(true));
-  return torch::cat({embedding.slice(1, 0, 1), larger.reshape({1, width, side * side}).permute({0, 2, 1})}, 1);
-}
-
 }  // namespace
 
 void VisionTransformerImpl::reset() {
@@ -247,19 +216,6 @@ VisionTransformer vit_tiny(VisionTransformerOptions options) {
   options.hidden_dim = 192;
   options.mlp_dim = 768;
   return VisionTransformer(options);
-}
-
-StateDict interpolate_embeddings(std::int64_t image_size, std::int64_t patch_size, const StateDict& state) {
-  constexpr const char* kEmbedding = "encoder.pos_embedding";
-  TORCH_CHECK_VALUE(image_size >= 1 && patch_size >= 1 && image_size % patch_size == 0,
-                    "interpolate_embeddings: image_size ", image_size, " is no multiple of patch_size ", patch_size);
-  TORCH_CHECK_VALUE(state.contains(kEmbedding), "interpolate_embeddings: the state dict has no ", kEmbedding);
-  StateDict result;
-  for (const auto& item : state) {
-    const bool embedding = item.key() == kEmbedding;
-    result.insert(present_name(item.key()), embedding ? resized(item.value(), image_size / patch_size) : item.value());
-  }
-  return result;
 }
 
 }  // namespace lockstep::models

@@ -80,14 +80,6 @@ TEST(Models, VisionTransformerNamesTheSizeThatItTakes) {
   expect_in(error_of([&] { model->forward(torch::zeros({3, 32, 32})); }), {"[3, 32, 32]"});
 }
 
-TEST(Models, EmbeddingsThatCannotBeResizedAreNamed) {
-  torch::OrderedDict<std::string, torch::Tensor> state;
-  expect_in(error_of([&] { interpolate_embeddings(32, 8, state); }), {"no encoder.pos_embedding"});
-  state.insert("encoder.pos_embedding", torch::zeros({1, 8, 4}));
-  expect_in(error_of([&] { interpolate_embeddings(32, 8, state); }), {"7 patches", "no square"});
-  expect_in(error_of([&] { interpolate_embeddings(30, 8, state); }), {"image_size 30", "patch_size 8"});
-}
-
 // A truncated normal distribution with variance 1 / fan-in.
 TEST(Models, PatchesOfVisionTransformersStartWithTheirVariance) {
   torch::manual_seed(1);

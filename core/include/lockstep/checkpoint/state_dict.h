@@ -11,8 +11,6 @@
 #include <ATen/core/ivalue.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
-#include <torch/optim/schedulers/lr_scheduler.h>
-#include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
 #include <torch/types.h>
 
 #include <filesystem>
@@ -95,15 +93,5 @@ c10::IValue state_dict(const torch::optim::Optimizer& optimizer);
 // kMismatch for another kind of optimizer, other groups or other shapes; kUnsupported for maximize=True; kCorrupt for
 // state that lacks a field or holds an impossible number.
 void load_state_dict(torch::optim::Optimizer& optimizer, const c10::IValue& state);
-
-// The part of Python's scheduler.state_dict() that LibTorch's schedulers have: the number of steps taken, and for
-// StepLR its arguments. After loading, the next step() is the one that the other side would have made. Where the dict
-// has no arguments, Python keeps its own. The rates belong to the optimizer: load the optimizer's state too, after the
-// scheduler was made. load_state_dict throws kMismatch for other arguments, kCorrupt for impossible numbers. The rates
-// of a class other than StepLR must depend on its step count alone.
-c10::IValue state_dict(const torch::optim::LRScheduler& scheduler);
-void load_state_dict(torch::optim::LRScheduler& scheduler, const c10::IValue& state);
-c10::IValue state_dict(const torch::optim::ReduceLROnPlateauScheduler& scheduler);
-void load_state_dict(torch::optim::ReduceLROnPlateauScheduler& scheduler, const c10::IValue& state);
 
 }  // namespace lockstep::checkpoint

@@ -283,18 +283,10 @@ c10::IValue python_optimizer(const TensorFile& file) {
   return all;
 }
 
-void add_python_optimizer(TensorFile& file, const c10::IValue& state, std::string_view kind,
-                          const std::vector<std::size_t>& counts_if_flat, PythonLines* lines) {
+void add_python_optimizer(TensorFile& file, const c10::IValue& state, std::string_view kind, PythonLines* lines) {
   const bool is_told = !kind.empty();
-  Dict all = dict_at(state, "the optimizer's state");
-  const bool flat = !entry_under(all, "param_groups") && std::any_of(all.begin(), all.end(), [](const auto& entry) {
-    return entry.key().isString() && entry.key().toStringRef().starts_with("param_groups.");
-  });
+  const Dict all = dict_at(state, "the optimizer's state");
   PythonNotes notes(lines, "");
-  if (flat) {
-    notes.say("changed", "param_groups", "the flat dict becomes one with groups, whose parameters have numbers");
-    all = with_groups(all, counts_if_flat);
-  }
   for (const auto& entry : all) {
     if (!entry.key().isString() ||
         (entry.key().toStringRef() != "state" && entry.key().toStringRef() != "param_groups"))
@@ -302,7 +294,12 @@ void add_python_optimizer(TensorFile& file, const c10::IValue& state, std::strin
   }
   const auto states = entry_under(all, "state");
   const auto groups = entry_under(all, "param_groups");
-  if (!groups || !groups->isList()) throw mismatch("it is no optimizer's state: \"param_groups\" is missing");
+  if (!groups || !groups->isList()) {
+    throw mismatch(
+        "it is no optimizer's state: \"param_groups\" is missing. Where the keys begin with \"param_groups.\" it is a "
+        "flat one: load it in Python by set_optimizer_state_dict() with flatten_optimizer_state_dict=True, and save "
+        "optimizer.state_dict()");
+  }
   std::map<std::string, std::size_t> index_of;
   std::vector<std::size_t> counts;
   bool renamed = false;
@@ -322,8 +319,7 @@ void add_python_optimizer(TensorFile& file, const c10::IValue& state, std::strin
     }
     counts.push_back(keys.size());
   }
-  if (renamed && !flat)
-    notes.say("changed", "param_groups", "its parameters have numbers now, in the order of the groups");
+  if (renamed) notes.say("changed", "param_groups", "its parameters have numbers now, in the order of the groups");
   file.metadata["optimizer.type"] = kind;
   file.metadata["optimizer.parameters"] = fmt::format("{}", fmt::join(counts, ","));
   // An optimizer without state (SGD without momentum, or before the first step) has an empty dict there. A file of
@@ -347,9 +343,7 @@ c10::IValue state_dict(const torch::optim::Optimizer& optimizer) {
 
 void load_state_dict(torch::optim::Optimizer& optimizer, const c10::IValue& state) {
   TensorFile file;
-  std::vector<std::size_t> counts;
-  for (const auto& group : optimizer.param_groups()) counts.push_back(group.params().size());
-  add_python_optimizer(file, state, kind_of(optimizer), counts);
+  add_python_optimizer(file, state, kind_of(optimizer));
   restore_optimizer(file, optimizer);
 }
 

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
-#include <numeric>
 #include <set>
 #include <string>
 #include <utility>
@@ -20,8 +18,6 @@ namespace lockstep::checkpoint {
 namespace {
 
 using Options = c10::impl::GenericDict;
-using List = c10::impl::GenericList;
-using Entries = std::vector<std::pair<c10::IValue, c10::IValue>>;
 
 // Whether the options are those of this kind and no more: another optimizer's formula may have further ones. Schedulers
 // add options, and texts are names.
@@ -143,70 +139,6 @@ void read_option(TensorFile& file, const std::string& prefix, const std::string&
   } else if (const std::string text = number_text(value); !text.empty()) {
     file.metadata[prefix + name] = text;
   }
-}
-
-namespace {
-
-// A parameter of a flat dict.
-struct FlatParam {
-  std::string name;
-  Entries options;
-  Entries state;
-};
-
-// The keys are "param_groups.NAME.OPTION", in the order of the groups, and "state.NAME.FIELD". Names have dots.
-std::vector<FlatParam> flat_params(const Options& flat) {
-  std::vector<FlatParam> params;
-  std::map<std::string, std::size_t> index_of;
-  for (const bool options : {true, false}) {
-    const std::string prefix = options ? "param_groups." : "state.";
-    for (const auto& entry : flat) {
-      if (!entry.key().isString() || !entry.key().toStringRef().starts_with(prefix)) continue;
-      const std::string rest = entry.key().toStringRef().substr(prefix.size());
-      const std::size_t dot = rest.rfind('.');
-      if (dot == std::string::npos) throw mismatch(fmt::format("\"{:.80}\" names no parameter", printable(rest)));
-      const auto [found, is_new] = index_of.try_emplace(rest.substr(0, dot), params.size());
-      if (is_new && !options) throw mismatch("its state is of a parameter that is in no group");
-      if (is_new) params.push_back({found->first, {}, {}});
-      FlatParam& param = params[found->second];
-      (options ? param.options : param.state).emplace_back(rest.substr(dot + 1), entry.value());
-    }
-  }
-  return params;
-}
-
-std::map<std::string, std::string> option_texts(const FlatParam& param) {
-  TensorFile file;
-  for (const auto& [name, value] : param.options) read_option(file, "", name.toStringRef(), value);
-  return file.metadata;
-}
-
-}  // namespace
-
-Options with_groups(const Options& flat, const std::vector<std::size_t>& counts) {
-  const std::vector<FlatParam> params = flat_params(flat);
-  const bool counted = std::accumulate(counts.begin(), counts.end(), std::size_t{0}) == params.size();
-  DictGrowth growth;
-  List groups(c10::AnyType::get());
-  Entries states;
-  for (std::size_t at = 0; at < params.size();) {
-    const auto texts = option_texts(params[at]);
-    const std::size_t most = counted ? at + counts[groups.size()] : params.size();
-    std::size_t end = at;
-    while (end < most && option_texts(params[end]) == texts) ++end;
-    if (counted && end < most) {
-      throw mismatch(fmt::format("the parameters of group {} have different options", groups.size()));
-    }
-    List names(c10::AnyType::get());
-    Entries group = params[at].options;
-    for (; at < end; ++at) {
-      names.push_back(params[at].name);
-      if (!params[at].state.empty()) states.emplace_back(params[at].name, growth.make(params[at].state));
-    }
-    group.emplace_back("params", names);
-    groups.push_back(growth.make(group));
-  }
-  return growth.make({{"state", growth.make(states)}, {"param_groups", groups}});
 }
 
 }  // namespace lockstep::checkpoint

@@ -42,7 +42,4 @@ std::string number_text(const c10::IValue& value);
 // Adds an option of a group under `prefix`, if it is a number; "betas" becomes two.
 void read_option(TensorFile& file, const std::string& prefix, const std::string& name, const c10::IValue& value);
 
-// A flat dict as one with groups. `counts` as for add_python_optimizer().
-c10::impl::GenericDict with_groups(const c10::impl::GenericDict& flat, const std::vector<std::size_t>& counts);
-
 }  // namespace lockstep::checkpoint

@@ -19,7 +19,6 @@
 #include "checkpoint/file/error_context.h"
 #include "checkpoint/interchange/optimizer_dict.h"
 #include "lockstep/checkpoint/checkpoint.h"
-#include "lockstep/checkpoint/state_dict.h"
 #include "value_text.h"
 
 namespace lockstep::checkpoint {
@@ -28,16 +27,12 @@ namespace {
 using torch::optim::LRScheduler;
 using Plateau = torch::optim::ReduceLROnPlateauScheduler;
 
-using StepLR = torch::optim::StepLR;
-using Dict = c10::impl::GenericDict;
-
 constexpr const char* kType = "scheduler.type";
 constexpr const char* kState = "scheduler.state";
 
-// Protected members: a derived class may name them.
+// A protected member: a derived class may name it.
 struct Steps : LRScheduler {
   static constexpr unsigned LRScheduler::*kMember = &Steps::step_count_;
-  static constexpr auto kRates = &Steps::get_current_lrs;
 };
 
 // The state of LibTorch's schedulers is private, and LibTorch cannot save it. The compiler does not check access
@@ -63,16 +58,6 @@ struct Epoch {
   using Member = int Plateau::*;
   friend Member reveal(Epoch);
 };
-struct StepSize {
-  using Member = const unsigned StepLR::*;
-  friend Member reveal(StepSize);
-};
-struct Gamma {
-  using Member = const double StepLR::*;
-  friend Member reveal(Gamma);
-};
-template struct Reveal<StepSize, &StepLR::step_size_>;
-template struct Reveal<Gamma, &StepLR::gamma_>;
 template struct Reveal<Best, &Plateau::best>;
 template struct Reveal<BadEpochs, &Plateau::num_bad_epochs>;
 template struct Reveal<Cooldown, &Plateau::cooldown_counter>;
@@ -117,33 +102,6 @@ T number(const TensorFile& file, const std::string& name) {
   if (value && fits<T>(*value)) return static_cast<T>(*value);
   throw CheckpointError(ErrorCode::kCorrupt, fmt::format("expected a number as {}, found {:.100}", name,
                                                          found == file.metadata.end() ? "nothing" : found->second));
-}
-
-// An entry of Python's scheduler.state_dict(): a number, or a tensor of one, as a metric may be.
-double real_number(const c10::IValue& state, const char* key) {
-  if (!state.isGenericDict() || !state.toGenericDict().contains(key)) {
-    throw CheckpointError(ErrorCode::kMismatch, fmt::format("it is no scheduler's state: \"{}\" is missing", key));
-  }
-  const c10::IValue value = state.toGenericDict().at(key);
-  if (value.isInt()) return static_cast<double>(value.toInt());
-  if (value.isDouble()) return value.toDouble();
-  if (value.isTensor() && value.toTensor().numel() == 1) return value.toTensor().item<double>();
-  throw CheckpointError(ErrorCode::kCorrupt, fmt::format("\"{}\" of its scheduler is no number", key));
-}
-
-std::int64_t whole_number(const c10::IValue& state, const char* key, int least) {
-  const double value = real_number(state, key);
-  constexpr double kMost = std::numeric_limits<int>::max() - 1;
-  if (value >= least && value <= kMost && value == std::floor(value)) return static_cast<std::int64_t>(value);
-  throw CheckpointError(ErrorCode::kCorrupt, fmt::format("\"{}\" of its scheduler is {}", key, value));
-}
-
-void require_same(const c10::IValue& state, const char* key, double now) {
-  const double saved = real_number(state, key);
-  if (saved == now) return;
-  throw CheckpointError(ErrorCode::kMismatch,
-                        fmt::format("its scheduler has {} {}, the program's {}: make the same scheduler before loading",
-                                    key, saved, now));
 }
 
 }  // namespace
@@ -203,78 +161,25 @@ void Checkpoint::restore_scheduler(Plateau& scheduler) const {
   });
 }
 
-// --- Python's state_dict()
-
-namespace {
-
-// Python makes a step in the constructor, LibTorch does not: its next step is that of epoch step_count_.
-void insert_steps(Dict& state, std::int64_t steps) {
-  state.insert("last_epoch", steps - 1);
-  state.insert("_step_count", steps);
-}
-
-Dict plateau_dict(float best, int bad_epochs, int cooldown, int epoch) {
-  constexpr float kNone = std::numeric_limits<float>::max();  // LibTorch's best metric before the first
-  Dict state(c10::AnyType::get(), c10::AnyType::get());
-  state.insert("best", std::abs(best) == kNone ? std::copysign(HUGE_VAL, best) : double{best});
-  state.insert("num_bad_epochs", std::int64_t{bad_epochs});
-  state.insert("cooldown_counter", std::int64_t{cooldown});
-  state.insert("last_epoch", std::int64_t{epoch});
-  return state;
-}
-
-}  // namespace
-
 c10::IValue python_scheduler(const TensorFile& file) {
   if (const auto state = file.metadata.find(kState); state != file.metadata.end()) {
     return in_context(kState, [&] { return value_of_text(state->second); });
   }
+  c10::impl::GenericDict state(c10::AnyType::get(), c10::AnyType::get());
   if (const auto type = file.metadata.find(kType); type != file.metadata.end() && type->second == kPlateauType) {
-    return plateau_dict(number<float>(file, "scheduler.best"), number<int>(file, "scheduler.bad_epochs"),
-                        number<int>(file, "scheduler.cooldown"), number<int>(file, "scheduler.epoch"));
+    constexpr float kNone = std::numeric_limits<float>::max();  // LibTorch's best metric before the first
+    const auto best = number<float>(file, "scheduler.best");
+    state.insert("best", std::abs(best) == kNone ? std::copysign(HUGE_VAL, best) : double{best});
+    state.insert("num_bad_epochs", std::int64_t{number<int>(file, "scheduler.bad_epochs")});
+    state.insert("cooldown_counter", std::int64_t{number<int>(file, "scheduler.cooldown")});
+    state.insert("last_epoch", std::int64_t{number<int>(file, "scheduler.epoch")});
+    return state;
   }
-  Dict state(c10::AnyType::get(), c10::AnyType::get());
-  insert_steps(state, number<unsigned>(file, "scheduler.steps"));
+  // Python makes a step in the constructor, LibTorch does not: its next step is that of epoch step_count_.
+  const std::int64_t steps = number<unsigned>(file, "scheduler.steps");
+  state.insert("last_epoch", steps - 1);
+  state.insert("_step_count", steps);
   return state;
-}
-
-c10::IValue state_dict(const LRScheduler& scheduler) {
-  Dict state(c10::AnyType::get(), c10::AnyType::get());
-  if (const auto* step = dynamic_cast<const StepLR*>(&scheduler)) {
-    state.insert("step_size", static_cast<std::int64_t>(step->*reveal(StepSize())));
-    state.insert("gamma", step->*reveal(Gamma()));
-  }
-  insert_steps(state, scheduler.*Steps::kMember);
-  c10::impl::GenericList rates(c10::AnyType::get());
-  for (const double rate : (scheduler.*Steps::kRates)()) rates.push_back(rate);
-  state.insert("_last_lr", rates);
-  return state;
-}
-
-void load_state_dict(LRScheduler& scheduler, const c10::IValue& state) {
-  if (const auto* step = dynamic_cast<const StepLR*>(&scheduler)) {
-    require_same(state, "step_size", step->*reveal(StepSize()));
-    require_same(state, "gamma", step->*reveal(Gamma()));
-  }
-  const std::int64_t epoch = whole_number(state, "last_epoch", -1);
-  scheduler.*Steps::kMember = static_cast<unsigned>(epoch + 1);
-}
-
-c10::IValue state_dict(const Plateau& scheduler) {
-  return plateau_dict(scheduler.*reveal(Best()), scheduler.*reveal(BadEpochs()), scheduler.*reveal(Cooldown()),
-                      scheduler.*reveal(Epoch()));
-}
-
-void load_state_dict(Plateau& scheduler, const c10::IValue& state) {
-  const double best = real_number(state, "best");
-  if (!fits<float>(best)) throw CheckpointError(ErrorCode::kCorrupt, fmt::format("the best metric is {}", best));
-  const std::int64_t bad_epochs = whole_number(state, "num_bad_epochs", 0);
-  const std::int64_t cooldown = whole_number(state, "cooldown_counter", 0);
-  const std::int64_t epoch = whole_number(state, "last_epoch", 0);
-  scheduler.*reveal(Best()) = static_cast<float>(best);
-  scheduler.*reveal(BadEpochs()) = static_cast<int>(bad_epochs);
-  scheduler.*reveal(Cooldown()) = static_cast<int>(cooldown);
-  scheduler.*reveal(Epoch()) = static_cast<int>(epoch);
 }
 
 }  // namespace lockstep::checkpoint

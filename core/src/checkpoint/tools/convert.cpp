@@ -55,7 +55,7 @@ class CheckpointMaker {
     } else if (key == "optimizer" || key == "optimizer_state_dict") {
       take_place("the optimizer", key);
       PythonLines said{fmt::format("[\"{}\"]", key)};
-      add_python_optimizer(file_, value, optimizer_, {}, &said);
+      add_python_optimizer(file_, value, optimizer_, &said);
       left_out_.insert(left_out_.end(), said.lines.begin(), said.lines.end());
     } else if (key == "generators" && holds(value, &c10::IValue::isTensor)) {
       add_tensors("generator.", value);

@@ -15,8 +15,9 @@ struct ScalingOptions {
   std::vector<int> processes = {};  // of each row, in the order of the runs
   int runs = 1;  // of each row; taken in turn, so that what slows the machine for a while meets all rows
   ScalingKind kind = ScalingKind::kStrong;
-  std::filesystem::path folder = {};    // gets a folder for each run: folder_of_run()
-  std::filesystem::path launcher = {};  // the `lockstep` program
+  std::filesystem::path folder = {};  // gets a folder for each run: folder_of_run()
+  // Does what `lockstep` does with these arguments, in this process, and returns the exit code.
+  std::function<int(std::vector<std::string> arguments)> launch = {};
   std::vector<std::string> command = {};
   int cores = 1;  // that all processes of a run share; decides about OMP_NUM_THREADS where that is not set
 };
@@ -30,12 +31,11 @@ struct ScalingOutcome {
 // procs-2/run-1 in the folder of the table. Runs count from 1.
 std::filesystem::path folder_of_run(const std::filesystem::path& folder, int processes, int run);
 
-// The output of the runs goes to stdout. `say` gets a line for people before each run and one after it, with its
-// seconds. Blocks until all runs are done, or one has failed. A process that ignores SIGPIPE goes on when nobody reads
-// its stdout any more; the programs get that signal as usual.
-// Errors: kIo when a program cannot be started; kInternal when one fails; kNotFound when a run reported no seconds per
-// epoch; kAborted when SIGINT, SIGTERM or SIGHUP came: the run under way has got the signal, and has ended. When this
-// process is killed, the run under way gets SIGTERM.
+// `say` gets a line for people before each run and one after it, with its seconds. Blocks until all runs are done, or
+// one has failed. Sets OMP_NUM_THREADS and LOCKSTEP_RUN_FOLDER of this process. What the ranks print goes into the
+// run's folder too; so a rank may print when nobody reads stdout any more.
+// Errors: kInternal when a run fails; kNotFound when a run reported no seconds per epoch; kAborted when SIGINT,
+// SIGTERM, SIGHUP or SIGQUIT has ended a run.
 ScalingOutcome measure_scaling(const ScalingOptions& options, const std::function<void(const std::string&)>& say);
 
 // The runs that the table lacks, for people: "1 of 3 with 2 processes, 3 of 3 with 4 processes". Empty: it has all.

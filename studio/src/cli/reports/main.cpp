@@ -1,5 +1,6 @@
 // The program behind `lockstep report` and `lockstep scaling`, which `lockstep` executes for these commands.
 #include <fmt/format.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <csignal>
@@ -7,11 +8,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "base/poll.h"
 #include "base/printable.h"
 #include "base/standard_descriptors.h"
+#include "cli/run_program.h"
 #include "launch/process/cores.h"
 #include "lockstep/report/report.h"
 #include "lockstep/report/scaling.h"
@@ -71,6 +75,14 @@ Result<std::string> write_files(const ScalingOptions& options, const ScalingTabl
   return text;
 }
 
+int launch(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "lockstep");
+  std::vector<char*> words;
+  for (std::string& word : arguments) words.push_back(word.data());
+  return lockstep::cli::run_program(static_cast<int>(words.size()), words.data(),
+                                    std::make_shared<lockstep::options::Table>());
+}
+
 int measure_scaling(const Arguments& arguments) {
   if (arguments.program.empty()) {
     return fail(Status(lockstep::ErrorCode::kInvalidArgument,
@@ -79,16 +91,17 @@ int measure_scaling(const Arguments& arguments) {
   if (arguments.weak && arguments.strong) {
     return fail(Status(lockstep::ErrorCode::kInvalidArgument, "--weak and --strong exclude one another"));
   }
-  std::error_code ignored;
-  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", ignored);
   const ScalingOptions options{.processes = arguments.processes,
                                .runs = arguments.runs,
                                .kind = arguments.weak ? ScalingKind::kWeak : ScalingKind::kStrong,
                                .folder = arguments.out,
-                               .launcher = self.parent_path() / "lockstep",
+                               .launch = launch,
                                .command = arguments.program,
                                .cores = lockstep::launch::usable_cores()};
   std::signal(SIGPIPE, SIG_IGN);
+  // One that comes between two runs ends the next one. One that comes after the last run costs no table.
+  const sigset_t signals = lockstep::without_ignored({SIGTERM, SIGINT, SIGHUP, SIGQUIT});
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   const auto say = [](const std::string& line) { tell(stderr, line + "\n"); };
   const auto [table, status, signal] = lockstep::report::measure_scaling(options, say);
   const auto end = [signal = signal](const Status& why) {

@@ -17,8 +17,6 @@
 namespace lockstep::report {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 constexpr std::string_view kFile = "scaling.json";
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 

@@ -55,12 +55,4 @@ VisionTransformer vit_b_16(VisionTransformerOptions options = {});
 // VisionTransformer class with these numbers has the same state dict.
 VisionTransformer vit_tiny(VisionTransformerOptions options = {});
 
-// A state dict for VisionTransformer with pictures of `image_size`, from one for another size or patch size: resizes
-// encoder.pos_embedding, as torchvision's interpolate_embeddings does (bicubic, corners aligned). It also renames
-// mlp.linear_1 and mlp.linear_2, the names in torchvision's files from before 0.13, which include the files on the web.
-// Unchanged tensors are shared with `state`. A ValueError if encoder.pos_embedding is missing, or has no square number
-// of patches.
-torch::OrderedDict<std::string, torch::Tensor> interpolate_embeddings(
-    std::int64_t image_size, std::int64_t patch_size, const torch::OrderedDict<std::string, torch::Tensor>& state);
-
 }  // namespace lockstep::models
