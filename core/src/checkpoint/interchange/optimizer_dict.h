@@ -20,20 +20,10 @@ c10::IValue python_optimizer(const TensorFile& file);
 // scheduler_state.cpp.
 c10::IValue python_scheduler(const TensorFile& file);
 
-// What add_python_optimizer() says about what it cannot keep.
-struct PythonLines {
-  std::string place;  // of the dict, for the lines
-  std::vector<std::string> lines = {};
-  std::size_t text = 0;  // bytes that have been noted
-};
-
 // Adds the optimizer of a dict to `file`; also of the flat one of Python's get_optimizer_state_dict() with
-// flatten_optimizer_state_dict=True, whose groups have as many parameters as `counts` says (empty: a group is a run of
-// parameters with the same options). `kind` is "SGD", "Adam", "AdamW", "RMSprop" or "Adagrad"; when it is empty,
-// the options tell. With `lines`, options and entries that Python alone has are noted for python_optimizer(), as
-// optimizer.python.group.N and optimizer.python.param.N in the metadata. Throws CheckpointError (kMismatch, kCorrupt,
-// kUnsupported).
-void add_python_optimizer(TensorFile& file, const c10::IValue& state, std::string_view kind = "",
-                          const std::vector<std::size_t>& counts = {}, PythonLines* lines = nullptr);
+// flatten_optimizer_state_dict=True, whose groups have as many parameters as `counts` says. `kind` is "SGD", "Adam",
+// "AdamW", "RMSprop" or "Adagrad". Throws CheckpointError (kMismatch, kCorrupt, kUnsupported).
+void add_python_optimizer(TensorFile& file, const c10::IValue& state, std::string_view kind,
+                          const std::vector<std::size_t>& counts);
 
 }  // namespace lockstep::checkpoint
