@@ -26,23 +26,22 @@ constexpr int kFormat = 1;
 constexpr std::size_t kLongestCommand = 1 << 16;
 
 Json to_json(const Scalars& scalars) {
-  JsonMembers members;
-  for (const auto& [name, value] : scalars) members.set(name, to_json_number(value));
-  return members.take();
+  Json members = Json::object();
+  for (const auto& [name, value] : scalars) members[name] = to_json_number(value);
+  return members;
 }
 
 Json to_json(const Values& values) {
-  JsonMembers members;
+  Json members = Json::object();
   for (const auto& [name, value] : values) {
-    members.set(name, std::visit(
-                          [](const auto& held) -> Json {
-                            if constexpr (std::is_same_v<std::decay_t<decltype(held)>, double>)
-                              return to_json_number(held);
-                            return held;
-                          },
-                          value));
+    members[name] = std::visit(
+        [](const auto& held) -> Json {
+          if constexpr (std::is_same_v<std::decay_t<decltype(held)>, double>) return to_json_number(held);
+          return held;
+        },
+        value);
   }
-  return members.take();
+  return members;
 }
 
 Json command_of_process() {
