@@ -17,9 +17,9 @@ namespace lockstep::checkpoint {
 
 struct PythonKind {
   std::string_view name;
-  std::vector<std::string_view> own;    // options that no optimizer of another kind has together
-  std::vector<const char*> off;         // options that LibTorch lacks, written as False
-  std::vector<const char*> automatic;   // options that LibTorch lacks, written as None
+  std::vector<std::string_view> own;   // options that no optimizer of another kind has together
+  std::vector<const char*> off;        // options that LibTorch lacks, written as False
+  std::vector<const char*> automatic;  // options that LibTorch lacks, written as None
 };
 
 // Throws CheckpointError (kUnsupported) for another name.
