@@ -15,7 +15,6 @@
 #include "lockstep/datasets/mix.h"
 #include "lockstep/datasets/mnist.h"
 #include "lockstep/datasets/packed_images.h"
-#include "lockstep/datasets/transform_tensor.h"
 
 namespace lockstep::data {
 namespace {
@@ -153,14 +152,6 @@ class Squares : public lockstep::data::Dataset {
                                       const std::vector<std::int64_t>& labels) {
   auto sampler = std::make_shared<WeightedSampler>(balanced_weights(labels), labels.size());
   DataLoader loader(dataset, {.batch_size = 64, .sampler = sampler});
-}
-
-[[maybe_unused]] void transform_tensor_header(const std::shared_ptr<const Dataset>& pictures) {
-  Compose augment({RandomCrop{.size = 32, .padding = Padding{4}}, RandomHorizontalFlip{}, ToTensor{}});
-  auto train = map_dataset(pictures, [augment](Example sample, const SampleContext& context) {
-    const SampleKey key{context.seed, context.epoch, context.keys[0]};
-    return Example(transform_tensor(augment, sample.data, key), sample.target);
-  });
 }
 
 [[maybe_unused]] void transforms_header() {

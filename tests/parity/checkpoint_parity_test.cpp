@@ -4,12 +4,10 @@
 #include <array>
 #include <filesystem>
 #include <memory>
-#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
 
-#include "checkpoint/tools/tools.h"
 #include "lockstep/checkpoint/errors.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/tensor_file.h"
@@ -154,27 +152,6 @@ class OptimizerParity : public testing::Test {
 
   test::ScratchFolder folder_;
 };
-
-// Those of LibTorch, and no others.
-TEST(ConvertParity, KnowsPythonsOptimizers) {
-  const std::set<std::string> known{"SGD", "Adam", "AdamW", "RMSprop", "Adagrad"};
-  const std::set<std::string> unnamed{"Adamax", "SparseAdam"};
-  const test::ScratchFolder folder;
-  std::istringstream names(test::run_python("interchange.py", {"optimizers", folder.path()}));
-  std::size_t found = 0;
-  for (std::string name; names >> name; ++found) {
-    const std::filesystem::path to = folder.path(name + ".ckpt");
-    const auto run = [&] { convert(folder.path(name + ".pt"), to, {}); };
-    if (known.contains(name)) {
-      run();
-      EXPECT_EQ(read_tensor_file_metadata(to).at("optimizer.type"), name);
-    } else {
-      test::expect_error<CheckpointError>(ErrorCode::kUnsupported, {unnamed.contains(name) ? "an unknown one" : name},
-                                          run);
-    }
-  }
-  EXPECT_GE(found, 14U);
-}
 
 // Python converts all of an optimizer's state but the number of steps.
 TEST_F(OptimizerParity, StateOfAnotherDtypeIsLoadedAsInPython) {

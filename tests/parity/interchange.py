@@ -5,7 +5,6 @@ interchange.py write FOLDER              writes values.pt, values-legacy.pt, val
                                          and a distributed checkpoint as the file that dcp_to_torch makes of it, dcp.pt
 interchange.py compare FOLDER NAME...    compares each file with values.pt; NAME may end in .safetensors, or be dcp-copy.pt
 interchange.py train OPTIMIZER IN OUT FIRST STEPS ...   trains from IN ("-": from the start) and saves to OUT
-interchange.py optimizers FOLDER         writes a run with each optimizer of PyTorch, and prints their names
 interchange.py halve OPTIMIZER IN HALVES LOADED ...   saves IN with its optimizer's tensors as bfloat16, and what an optimizer
                                          of float64 has after loading that
 interchange.py distance A B ...          prints how far the models of each two training files are from one another
@@ -185,21 +184,6 @@ def train(kind, source, target, first, steps):
     torch.save(state, target)
 
 
-def save_optimizers(folder):
-    kinds = [kind for kind in vars(torch.optim).values() if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)]
-    for kind in kinds:
-        if kind is torch.optim.Optimizer:
-            continue
-        model = nn.Linear(3, 2, bias=False)
-        optimizer = kind(model.parameters(), lr=0.1)
-        model(torch.ones(4, 3)).sum().backward()
-        if kind is torch.optim.SparseAdam:
-            model.weight.grad = model.weight.grad.to_sparse()
-        optimizer.step(lambda: model(torch.ones(4, 3)).sum())
-        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, f"{folder}/{kind.__name__}.pt")
-        print(kind.__name__)
-
-
 def halve(kind, source, halves, loaded):
     state = torch.load(source, weights_only=True)
     for values in state["optimizer"]["state"].values():
@@ -239,8 +223,6 @@ if __name__ == "__main__":
     elif command == "train":
         for at in range(0, len(arguments), 5):
             train(*arguments[at:at + 3], int(arguments[at + 3]), int(arguments[at + 4]))
-    elif command == "optimizers":
-        save_optimizers(arguments[0])
     elif command == "halve":
         for at in range(0, len(arguments), 4):
             halve(*arguments[at:at + 4])

@@ -12,7 +12,6 @@
 #include "lockstep/data/errors.h"
 #include "lockstep/datasets/image_folder.h"
 #include "lockstep/datasets/packed_images.h"
-#include "lockstep/datasets/transform_tensor.h"
 #include "support/python/python.h"
 #include "support/scratch_folder.h"
 
@@ -188,51 +187,6 @@ TEST_F(PicturePipelineParity, PacksGiveTheSamplesOfTheirFolder) {
   ASSERT_TRUE(pack_folder(pictures(), smaller, {.shorter_side = 40, .quality = 98}).ok());
   const auto packed = std::make_shared<const PackedImages>(smaller, Compose({}, Precision::kExact));
   expect_close(all_samples(packed), "packed", {.each = 0.0});
-}
-
-// The pixels of the files as tensors.
-TEST_F(PicturePipelineParity, TensorsGiveTheSamplesOfTheirFiles) {
-  const torch::Tensor pictures = theirs("bytes");
-  for (const auto& [name, pipeline] : pipelines()) {
-    const Compose compose(pipeline.steps, Precision::kExact);
-    std::vector<torch::Tensor> samples;
-    for (std::int64_t i = 0; i < pictures.size(0); ++i) {
-      // Not contiguous: pixels with their channels beside one another.
-      const torch::Tensor picture = pictures[i].permute({1, 2, 0}).contiguous().permute({2, 0, 1});
-      samples.push_back(transform_tensor(compose, picture, {0, 0, i}));
-    }
-    expect_close(torch::stack(samples), name, {.each = pipeline.exact});
-  }
-}
-
-TEST(TransformTensor, KeepsOneChannel) {
-  const torch::Tensor grey = torch::arange(12, torch::kByte).view({1, 3, 4});
-  EXPECT_TRUE(torch::equal(transform_tensor(Compose(), grey), grey));
-  const torch::Tensor sample =
-      transform_tensor(Compose({RandomInvert{1.0}, ToTensor{}, Normalize{{0.5}, {0.5}}}), grey);
-  EXPECT_TRUE(torch::allclose(sample, ((255 - grey).to(torch::kFloat) / 255 - 0.5) / 0.5));
-  EXPECT_EQ(transform_tensor(Compose({Grayscale{3}}), grey).size(0), 3);
-}
-
-TEST(TransformTensor, SaysWhatItExpects) {
-  const auto message = [](const torch::Tensor& picture, const std::vector<Transform>& transforms) -> std::string {
-    try {
-      transform_tensor(Compose(transforms), picture);
-    } catch (const DataError& error) {
-      return error.what();
-    }
-    return "no error";
-  };
-  EXPECT_NE(message(torch::zeros({3, 4, 4}), {})
-                .find("a uint8 picture [1 or 3, height, width] on the CPU, found Float [3, 4, 4] on cpu"),
-            std::string::npos);
-  EXPECT_NE(message(torch::zeros({2, 4, 4}, torch::kByte), {}).find("[2, 4, 4]"), std::string::npos);
-  EXPECT_NE(message(torch::zeros({4, 4}, torch::kByte), {}).find("[4, 4]"), std::string::npos);
-  EXPECT_NE(message(torch::zeros({3, 0, 4}, torch::kByte), {}).find("[3, 0, 4]"), std::string::npos);
-  EXPECT_NE(message({}, {}).find("undefined"), std::string::npos);
-  EXPECT_NE(message(torch::zeros({1, 4, 4}, torch::kByte), {ToTensor{}, kNormalize})
-                .find("each of 3 channels, found a sample with 1"),
-            std::string::npos);
 }
 
 }  // namespace

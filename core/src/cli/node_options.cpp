@@ -222,8 +222,8 @@ Result<launch::HostsOptions> to_hosts_options(const RunOptions& options, const o
   hosts.grace = options.job.grace;
   // The launchers read the configuration file too, but its values of the last two options are for this process alone.
   hosts.options = {"--nnodes", nnodes, "--rdzv-backend", "c10d", "--hosts", "", "--local-addr", ""};
-  static const std::set<std::string> kNotForLaunchers{
-      "hosts", "ssh", "nnodes", "local_addr", "rdzv_id", "rdzv_conf", "rdzv_backend", "nproc_per_node", "dry_run"};
+  static const std::set<std::string> kNotForLaunchers{"hosts",   "ssh",       "nnodes",       "local_addr",
+                                                      "rdzv_id", "rdzv_conf", "rdzv_backend", "nproc_per_node"};
   for (const options::Key& key : table.keys()) {
     const bool typed =
         key.origin().layer == options::Layer::kCommandLine || key.origin().layer == options::Layer::kEnvironment;

@@ -152,7 +152,6 @@ void declare_devices(options::Section devices, RunOptions& o) {
 
 void declare_program(options::Section program, RunOptions& o) {
   options::Section torchruns = program.variables(kVariables);
-  program.key("dry_run", o.dry_run, "Print what would be done, and do nothing");
   torchruns.key("module", o.module, "PROGRAM is a Python module: python3 -u -m PROGRAM").letter("m");
   torchruns.key("no_python", o.no_python, "Execute PROGRAM even if its name ends in .py");
   program.key("program", o.program, "The program and its arguments, when the command line names none").rest();

@@ -38,7 +38,6 @@ struct RunOptions {
   std::string visible_devices = "own";
 
   double monitor_interval = 0.1;
-  bool dry_run = false;
   bool module = false;
   bool no_python = false;
   std::vector<std::string> program{};  // the program and its arguments

@@ -42,12 +42,6 @@ int fail(const Status& status) {
   return status.code() == ErrorCode::kUnsupported ? 2 : options::exit_code_of(status);
 }
 
-int print(const Result<std::string>& text) {
-  if (!text.ok()) return fail(text.status());
-  std::fputs(text.value().c_str(), stdout);
-  return EXIT_SUCCESS;
-}
-
 // An error about an option that the file or a variable gave, with that place. The file may give --devices as
 // device_ids.
 Status with_place(const options::Table& table, const RunOptions& options, const Status& error) {
@@ -89,7 +83,6 @@ Status make_absolute(std::string& folder) {
 int run_on_hosts(const RunOptions& options, const options::Table& table) {
   const auto hosts = to_hosts_options(options, table);
   if (!hosts.ok()) return fail(hosts.status());
-  if (options.dry_run) return print(launch::describe_hosts_plan(hosts.value()));
   const auto code = launch::run_on_hosts(hosts.value());
   return code.ok() ? code.value() : fail(code.status());
 }
@@ -97,7 +90,10 @@ int run_on_hosts(const RunOptions& options, const options::Table& table) {
 int run(const options::Table& table, RunOptions& options) {
   if (const Status devices = merge_device_ids(table, options); !devices.ok()) return fail(devices);
   // Defaults are comments: a number of workers or nodes that a file gives wins over that of Slurm or --devices.
-  if (table.print_config()) return print(table.print(/*comment_defaults=*/true));
+  if (table.print_config()) {
+    std::fputs(table.print(/*comment_defaults=*/true).c_str(), stdout);
+    return EXIT_SUCCESS;
+  }
   if (!options.device_ids.empty()) options.devices = fmt::format("{}", fmt::join(options.device_ids, ","));
   if (!options.hosts.empty()) return run_on_hosts(options, table);
   const bool nnodes_given = table.find("launch.nnodes")->is_given();
@@ -113,7 +109,6 @@ int run(const options::Table& table, RunOptions& options) {
   if (!job.ok()) return fail(with_place(table, options, job.status()));
   job->nodes.version = LOCKSTEP_VERSION;
   if (const Status dumps = make_absolute(job->dump_dir); !dumps.ok()) return fail(dumps);
-  if (options.dry_run) return print(launch::describe_plan(job.value()));
   // The leases on GPUs end with this function.
   const auto devices = apply_devices(options, table.find("launch.nproc_per_node")->is_given(), job.value());
   if (!devices.ok()) return fail(with_place(table, options, devices.status()));

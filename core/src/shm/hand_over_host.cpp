@@ -12,7 +12,7 @@
 #include "base/poll.h"
 #include "hand_over_protocol.h"
 #include "memory_file.h"
-#include "store/membership/joined_twice.h"
+#include "store/membership/exchange_members.h"
 #include "store/tcp/status_text.h"
 #include "store/tcp/unix_socket.h"
 

@@ -1,4 +1,4 @@
-// torchelastic's error files, and --dry-run.
+// torchelastic's error files.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -195,19 +195,6 @@ TEST(ErrorFilesFault, AReportThatCannotBeWrittenIsAWarning) {
   const Finished end = launcher.finish();
   EXPECT_EQ(end.exit_code, 4);
   EXPECT_TRUE(contains(end.err, "cannot write the error file '/dev/null/reply'")) << end.err;
-}
-
-TEST(DryRunMulti, ThePlanIsPrintedAndNothingIsDone) {
-  const ScratchFolder folder;
-  const Finished end = run_program({LOCKSTEP_PROGRAM, "run", "--dry-run", "--nnodes", "2:3", "--rdzv-endpoint",
-                                    "node7:77", "--nproc-per-node", "2", "touch", folder.path("touched")});
-  EXPECT_EQ(end.exit_code, 0) << end.err;
-  for (const char* words :
-       {"nodes: 2 to 3", "meet at: node7:77", "workers on this node: 2", "/touch\n", "local rank 1: "})
-    EXPECT_TRUE(contains(end.out, words)) << end.out;
-  EXPECT_FALSE(std::filesystem::exists(folder.path("touched")));
-  const Finished missing = run_program({LOCKSTEP_PROGRAM, "run", "--dry-run", "./no_such_program"});
-  EXPECT_TRUE(contains(missing.out, "there is no file './no_such_program'")) << missing.out;
 }
 
 }  // namespace

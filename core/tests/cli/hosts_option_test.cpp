@@ -252,18 +252,5 @@ TEST(HostsFault, OptionsThatContradict) {
   EXPECT_TRUE(contains(no_ssh.err, "/no/such/ssh")) << no_ssh.err;
 }
 
-TEST(HostsOption, ADryRunPrintsTheCommandsAndStartsNothing) {
-  const ScratchFolder folder;
-  const std::string ssh = fake_ssh(folder, "touch " + folder.path("started"));
-  const Finished end =
-      run_program(on_hosts("localhost,10.77.0.9:4", ssh, {"--dry-run", "--nproc-per-node", "2", "./train"}));
-  EXPECT_EQ(end.exit_code, 0) << end.err;
-  EXPECT_TRUE(contains(end.out, "host localhost: '" + std::string(LOCKSTEP_PROGRAM))) << end.out;
-  EXPECT_TRUE(contains(end.out, "host 10.77.0.9: '" + ssh + "' '10.77.0.9' 'cd ")) << end.out;
-  EXPECT_TRUE(contains(end.out, R"('\''--nproc-per-node'\'' '\''4'\'')")) << end.out;
-  EXPECT_FALSE(contains(end.out, "--dry-run")) << end.out;
-  EXPECT_FALSE(std::filesystem::exists(folder.path("started")));
-}
-
 }  // namespace
 }  // namespace lockstep::test

@@ -11,7 +11,7 @@
 #include <sstream>
 #include <thread>
 
-#include "nn/data_parallel/openmp_threads.h"
+#include "nn/data_parallel/data_parallel_threads.h"
 #include "nn/data_parallel_models.h"
 #include "nn/error_texts.h"
 #include "support/forked.h"

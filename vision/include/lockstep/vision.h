@@ -8,7 +8,6 @@
 #include "lockstep/datasets/mix.h"               // IWYU pragma: export
 #include "lockstep/datasets/mnist.h"             // IWYU pragma: export
 #include "lockstep/datasets/packed_images.h"     // IWYU pragma: export
-#include "lockstep/datasets/transform_tensor.h"  // IWYU pragma: export
 #include "lockstep/models/mnist_net.h"           // IWYU pragma: export
 #include "lockstep/models/mobilenet_v3.h"        // IWYU pragma: export
 #include "lockstep/models/resnet.h"              // IWYU pragma: export

@@ -6,9 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
-#include <string_view>
 
 #include "image/view.h"
 #include "lockstep/base/status.h"
@@ -53,19 +51,8 @@ Result<ImageSize> tiff_size(std::span<const std::uint8_t> bytes);
 // Checks that a picture may be decoded: positive sides, and no more pixels than allowed.
 Status check_size(std::int64_t width, std::int64_t height, const DecodeOptions& options);
 
-// A chunk of a PNG file.
-struct PngChunk {
-  std::string_view name;
-  std::span<const std::uint8_t> content;
-  bool cut;          // the file ends within the content
-  std::size_t next;  // where the next chunk begins
-};
-inline constexpr std::size_t kPngSignature = 8;  // bytes before the first chunk
-// nullopt: no chunk begins at this byte.
-std::optional<PngChunk> png_chunk(std::span<const std::uint8_t> bytes, std::size_t at);
-
-// The orientation in the EXIF data of a JPEG, PNG or WebP file, or else in its XMP data: 1 to 8, 1 without a tag. And
-// functions that turn a picture upright.
+// The orientation in the EXIF data of a JPEG file: 1 to 8, 1 without a tag and for other formats. And functions that
+// turn a picture upright.
 int exif_orientation(std::span<const std::uint8_t> bytes);
 ImageSize upright_size(int orientation, ImageSize size);
 void apply_orientation(int orientation, Image& image);

@@ -1,6 +1,5 @@
 // Reads EXIF's orientation tag and turns pictures upright. Tests DecodeParity compare with PIL's exif_transpose.
 #include <cstring>
-#include <optional>
 #include <span>
 #include <string_view>
 
@@ -16,13 +15,13 @@ class Tiff {
  public:
   explicit Tiff(std::span<const std::uint8_t> bytes) : bytes_(bytes), little_(!bytes.empty() && bytes[0] == 'I') {}
 
-  // nullopt: there is no such tag.
-  std::optional<int> orientation() const {
-    if (bytes_.size() < 8 || bytes_[0] != bytes_[1] || (bytes_[0] != 'I' && bytes_[0] != 'M')) return std::nullopt;
-    if (number(2, 2) != 42) return std::nullopt;
+  // 1 without such a tag.
+  int orientation() const {
+    if (bytes_.size() < 8 || bytes_[0] != bytes_[1] || (bytes_[0] != 'I' && bytes_[0] != 'M')) return 1;
+    if (number(2, 2) != 42) return 1;
     const std::size_t list = number(4, 4);
     const std::size_t entries = number(list, 2);
-    std::optional<int> found;
+    int found = 1;
     for (std::size_t i = 0; i < entries; ++i) {
       const std::size_t entry = list + 2 + 12 * i;
       if (entry + 12 > bytes_.size()) break;
@@ -74,107 +73,28 @@ std::size_t marker_at(std::span<const std::uint8_t> bytes, std::size_t at) {
   return bytes.size();
 }
 
-using namespace std::string_view_literals;
-using Bytes = std::span<const std::uint8_t>;
+}  // namespace
 
-std::string_view text_of(Bytes bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
-// The content after a signature, or nothing where the signature is not.
-Bytes after(std::string_view signature, Bytes bytes) {
-  return text_of(bytes).starts_with(signature) ? bytes.subspan(signature.size()) : Bytes();
-}
-
-constexpr std::string_view kExif = "Exif\0\0"sv;
-
-struct Metadata {
-  Bytes exif;  // a TIFF structure, with or without its signature
-  Bytes xmp;
-};
-
-Metadata metadata_of_jpeg(Bytes bytes) {
+int exif_orientation(std::span<const std::uint8_t> bytes) {
+  using namespace std::string_view_literals;
+  constexpr std::string_view kExif = "Exif\0\0"sv;
   constexpr std::uint8_t kMetadataMarker = 0xe1;
   constexpr std::uint8_t kScanMarker = 0xda;
-  Metadata found;
+  if (image_format(bytes) != ImageFormat::kJpeg) return 1;  // a TIFF file is always turned
   // Segments: ff, marker, 2 bytes of length (which counts itself).
   for (std::size_t at = marker_at(bytes, 2); at + 3 <= bytes.size() && bytes[at] != kScanMarker;) {
     const std::size_t length = std::size_t{bytes[at + 1]} << 8 | bytes[at + 2];
     if (length < 2 || length > bytes.size() - at - 1) break;
-    if (bytes[at] == kMetadataMarker) {
-      const Bytes content = bytes.subspan(at + 3, length - 2);
-      if (found.exif.empty() && !after(kExif, content).empty()) found.exif = content;
-      if (const Bytes xmp = after("http://ns.adobe.com/xap/1.0/\0"sv, content); !xmp.empty()) found.xmp = xmp;
+    const std::span<const std::uint8_t> content = bytes.subspan(at + 3, length - 2);
+    const std::string_view text(reinterpret_cast<const char*>(content.data()), content.size());
+    if (bytes[at] == kMetadataMarker && text.starts_with(kExif) && text.size() > kExif.size()) {
+      // Some encoders write the signature twice.
+      const bool twice = text.substr(kExif.size()).starts_with(kExif);
+      return Tiff(content.subspan(kExif.size() * (twice ? 2 : 1))).orientation();
     }
     at = marker_at(bytes, at + 1 + length);
   }
-  return found;
-}
-
-// Compressed XMP and EXIF as hexadecimal text are not read.
-Metadata metadata_of_png(Bytes bytes) {
-  Metadata found;
-  std::size_t at = kPngSignature;
-  for (std::optional<PngChunk> chunk; (chunk = png_chunk(bytes, at)) && !chunk->cut; at = chunk->next) {
-    if (chunk->name == "eXIf") found.exif = chunk->content;
-    const Bytes xmp = after("XML:com.adobe.xmp\0\0"sv, chunk->content);
-    if (chunk->name == "iTXt" && !xmp.empty()) found.xmp = xmp;
-  }
-  return found;
-}
-
-// As libwebp: chunks of the extended format count when its flags name them, and the first of a kind counts.
-Metadata metadata_of_webp(Bytes bytes) {
-  constexpr std::size_t kFirst = 12;  // after "RIFF", the length and "WEBP"
-  constexpr std::uint8_t kHasExif = 8;
-  constexpr std::uint8_t kHasXmp = 4;
-  Metadata found;
-  if (bytes.size() < kFirst + 9 || !text_of(bytes.subspan(kFirst)).starts_with("VP8X")) return found;
-  const std::uint8_t flags = bytes[kFirst + 8];
-  for (std::size_t at = kFirst; at <= bytes.size() && bytes.size() - at >= 8;) {
-    const Bytes head = bytes.subspan(at, 8);
-    const std::size_t length =
-        std::size_t{head[4]} | std::size_t{head[5]} << 8 | std::size_t{head[6]} << 16 | std::size_t{head[7]} << 24;
-    if (length > bytes.size() - at - 8) break;
-    const Bytes content = bytes.subspan(at + 8, length);
-    const std::string_view name = text_of(head.first(4));
-    if (name == "EXIF" && (flags & kHasExif) != 0 && found.exif.empty()) found.exif = content;
-    if (name == "XMP " && (flags & kHasXmp) != 0 && found.xmp.empty()) found.xmp = content;
-    at += 8 + length + length % 2;
-  }
-  return found;
-}
-
-// The first tiff:Orientation="6" or <tiff:Orientation>6, as PIL finds it.
-int xmp_orientation(Bytes xmp) {
-  constexpr std::string_view kName = "tiff:Orientation";
-  for (std::string_view text = text_of(xmp);
-       (text = text.substr(std::min(text.find(kName), text.size()))).size() > 0;) {
-    text.remove_prefix(kName.size());
-    std::string_view value = text;
-    if (!value.starts_with("=\"") && !value.starts_with('>')) continue;
-    value.remove_prefix(value[0] == '>' ? 1 : 2);
-    if (value.empty() || value[0] < '0' || value[0] > '9') continue;
-    return value[0] >= '1' && value[0] <= '8' ? value[0] - '0' : 1;
-  }
   return 1;
-}
-
-}  // namespace
-
-int exif_orientation(std::span<const std::uint8_t> bytes) {
-  Metadata found;
-  switch (image_format(bytes).value_or(ImageFormat::kBmp)) {
-    case ImageFormat::kJpeg: found = metadata_of_jpeg(bytes); break;
-    case ImageFormat::kPng: found = metadata_of_png(bytes); break;
-    case ImageFormat::kWebp: found = metadata_of_webp(bytes); break;
-    default: return 1;  // a TIFF file is always turned
-  }
-  // Some encoders write the signature twice.
-  for (int i = 0; i < 2; ++i) {
-    if (const Bytes rest = after(kExif, found.exif); !rest.empty()) found.exif = rest;
-  }
-  return Tiff(found.exif).orientation().value_or(xmp_orientation(found.xmp));
 }
 
 ImageSize upright_size(int orientation, ImageSize size) {

@@ -9,6 +9,7 @@
 #include <array>
 #include <csetjmp>
 #include <cstring>
+#include <string_view>
 
 #include "image/decoders.h"
 
@@ -123,15 +124,21 @@ class PngDecoder {
     return png_get_current_row_number(png_) >= static_cast<png_uint_32>(image_.height());
   }
 
-  // A file may end between two chunks, but not within one.
+  // A file may end between two chunks, but not within one. What does not begin as a chunk is no chunk.
   Status check_later_chunks() const {
-    std::size_t at = kPngSignature;
-    while (const std::optional<PngChunk> chunk = png_chunk(bytes_, at)) {
-      if (chunk->name == "IEND") return {};
-      if (chunk->cut && chunk->name != "IDAT") {
-        return {ErrorCode::kCorrupt, fmt::format("the file is cut short in its chunk {} at byte {}", chunk->name, at)};
+    constexpr std::size_t kSignature = 8;
+    constexpr std::size_t kHead = 8;      // length and name
+    constexpr std::size_t kChecksum = 4;  // behind the content
+    const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
+    for (std::size_t at = kSignature; at <= bytes_.size() && bytes_.size() - at >= kHead;) {
+      const std::string_view name(reinterpret_cast<const char*>(bytes_.data()) + at + 4, 4);
+      if (name == "IEND" || !std::all_of(name.begin(), name.end(), is_letter)) return {};
+      const std::size_t length = std::size_t{bytes_[at]} << 24 | std::size_t{bytes_[at + 1]} << 16 |
+                                 std::size_t{bytes_[at + 2]} << 8 | std::size_t{bytes_[at + 3]};
+      if (length > bytes_.size() - at - kHead && name != "IDAT") {
+        return {ErrorCode::kCorrupt, fmt::format("the file is cut short in its chunk {} at byte {}", name, at)};
       }
-      at = chunk->next;
+      at += kHead + length + kChecksum;
     }
     return {};
   }
@@ -170,20 +177,6 @@ class PngDecoder {
 };
 
 }  // namespace
-
-std::optional<PngChunk> png_chunk(std::span<const std::uint8_t> bytes, std::size_t at) {
-  constexpr std::size_t kHead = 8;      // length and name
-  constexpr std::size_t kChecksum = 4;  // behind the content
-  if (at > bytes.size() || bytes.size() - at < kHead) return std::nullopt;
-  const std::string_view name(reinterpret_cast<const char*>(bytes.data()) + at + 4, 4);
-  const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
-  if (!std::all_of(name.begin(), name.end(), is_letter)) return std::nullopt;
-  const std::size_t length = std::size_t{bytes[at]} << 24 | std::size_t{bytes[at + 1]} << 16 |
-                             std::size_t{bytes[at + 2]} << 8 | std::size_t{bytes[at + 3]};
-  const auto rest = bytes.subspan(at + kHead);
-  return PngChunk{name, rest.first(std::min(length, rest.size())), length > rest.size(),
-                  at + kHead + length + kChecksum};
-}
 
 Status decode_png(std::span<const std::uint8_t> bytes, const DecodeOptions& options, Image& image) {
   return PngDecoder(bytes, options, image).decode();

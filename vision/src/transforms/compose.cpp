@@ -12,9 +12,6 @@ struct Compose::Parts {
   std::vector<Transform> transforms;
   Precision precision = Precision::kFast;
   Finish finish;
-  // Of samples of files, and the transform that has a number for each of them: its name, or empty.
-  int channels = 3;
-  std::string_view per_channel;
 };
 
 namespace {
@@ -73,8 +70,6 @@ Compose::Compose(std::vector<Transform> transforms, Precision precision) {
   parts->transforms = std::move(transforms);
   parts->precision = precision;
   const SampleState state = check_transforms(parts->transforms);
-  parts->channels = static_cast<int>(state.channels);
-  parts->per_channel = state.per_channel;
   parts->finish = {state.floats, to_float_of(state.normalize, precision)};
   parts_ = std::move(parts);
 }
@@ -87,21 +82,14 @@ Precision Compose::precision() const {
   return parts_->precision;
 }
 
-SamplePlan Compose::draw(ImageSize picture, const SampleKey& key, int channels) const {
+SamplePlan Compose::draw(ImageSize picture, const SampleKey& key) const {
   const auto drawn = std::make_shared<Plan>();
   Plan& plan = *drawn;
   plan.picture = plan.size = picture;
-  plan.channels = channels;
   plan.precision = parts_->precision;
   plan.steps.reserve(parts_->transforms.size() + 1);  // most transforms add one step at most
   plan.finish = &parts_->finish;
   draw_all(parts_->transforms, key, /*stream=*/0, plan);
-  if (plan.channels != parts_->channels && !parts_->per_channel.empty()) {
-    throw DataError(ErrorCode::kInvalidArgument,
-                    fmt::format("Compose: {} has a number for each of {} channels, found a sample with {}; "
-                                "give it one number, or add Grayscale{{3}}",
-                                parts_->per_channel, parts_->channels, plan.channels));
-  }
   return SamplePlan(drawn);
 }
 
@@ -173,8 +161,6 @@ void add_step(Plan& plan, Step step) {
 
 void draw_transform(const Transform& transform, const SampleKey& key, std::int64_t stream, Plan& plan) {
   const Kind& kind = kind_of(transform);
-  // One channel of the picture itself: check_transforms knows only that of Grayscale.
-  if (plan.channels == 1) check_grey_fill(transform, {"Compose", kind.name});
   Drawing drawing{key, stream, plan};
   kind.draw(transform, drawing);
 }

@@ -105,7 +105,6 @@ struct SampleState {
   bool floats_changed = false;  // a move of pixels can then no longer be done before the conversion
   std::size_t channels = 3;
   const Normalize* normalize = nullptr;  // the first
-  std::string_view per_channel = {};     // the first transform that has a number for each channel
 };
 
 // The place of a transform. The methods say what the transform does there, and throw where it may not.
@@ -218,7 +217,5 @@ const Kind& kind_of(const Transform& transform);
 
 // Throws for the first wrong transform.
 SampleState check_transforms(const std::vector<Transform>& transforms);
-// Throws for a fill of several levels: for pictures with one channel.
-void check_grey_fill(const Transform& transform, const Require& require);
 
 }  // namespace lockstep::data

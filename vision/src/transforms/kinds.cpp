@@ -70,6 +70,9 @@ void is_range(const Interval01& range, double low, double high, const Require& r
           fmt::format("({}, {})", range.low, range.high));
 }
 
+namespace {
+
+// Throws for a fill of several levels: for pictures with one channel.
 void check_grey_fill(const Transform& transform, const Require& require) {
   const auto check = [&](const auto& t) {
     if constexpr (requires { t.fill.color; }) {
@@ -80,8 +83,6 @@ void check_grey_fill(const Transform& transform, const Require& require) {
   };
   std::visit(check, transform);
 }
-
-namespace {
 
 void check_transform(const Transform& transform, const std::string& where, bool listed, SampleState& state) {
   const Kind& kind = kind_of(transform);
@@ -114,7 +115,6 @@ void Place::changes_samples() const {
 void Place::has_numbers(std::size_t count) const {
   require(count == 1 || count == state.channels,
           fmt::format("1 number, or one for each of {} channels", state.channels), count);
-  if (count > 1 && state.per_channel.empty()) state.per_channel = require.name;
 }
 
 void Place::has_list(const std::vector<Transform>& list) const {

@@ -226,11 +226,6 @@ TEST(Compose, WrongTransformsAreNamed) {
   EXPECT_EQ(message({Grayscale{3}, ToTensor{}, kNormalize}), "");
   EXPECT_TRUE(Compose({}).transforms().empty());
   EXPECT_EQ(Compose({}, Precision::kExact).precision(), Precision::kExact);
-  // A picture may have one channel by itself.
-  const Compose coloured({Pad{2, Fill(1, 2, 3)}, Grayscale{3}});
-  EXPECT_EQ(Compose::shape_of(coloured.draw({8, 8}, {})).width, 12);
-  EXPECT_THROW(coloured.draw({8, 8}, {}, 1), DataError);
-  EXPECT_NO_THROW(Compose({Pad{2, 7}}).draw({8, 8}, {}, 1));
   EXPECT_EQ(message(reference_transforms()), "");
 }
 
@@ -307,25 +302,6 @@ TEST(Compose, NoTransformGrowsBeyondAllMemory) {
     EXPECT_THROW(Compose(transforms).draw(thin, {}), DataError);
   }
   EXPECT_EQ(Compose::shape_of(Compose().draw({1 << 20, 1 << 10}, {})), (SampleShape{3, 1 << 10, 1 << 20, false}));
-}
-
-// A grey sample of a dataset, or of transform_tensor().
-TEST(Compose, ASampleWithOneChannelTakesNoNumberForEachOfThree) {
-  const RandomErasing erasing{.p = 0.0, .value = {1, 2, 3}};
-  for (const auto& [transforms, name] : std::vector<std::pair<std::vector<Transform>, std::string>>{
-           {{ToTensor{}, kNormalize}, "Normalize"},
-           {{ToTensor{}, RandomOrder{{RandomApply{{erasing}}}}}, "RandomErasing"}}) {
-    const Compose compose(transforms);
-    EXPECT_EQ(compose.draw({8, 8}, {0, 0, 0}, 3)->channels, 3);
-    try {
-      compose.draw({8, 8}, {0, 0, 0}, 1);
-      ADD_FAILURE() << name;
-    } catch (const DataError& error) {
-      EXPECT_EQ(error.what(), "Compose: " + name +
-                                  " has a number for each of 3 channels, found a sample with 1; give it one number, or "
-                                  "add Grayscale{3}");
-    }
-  }
 }
 
 TEST(Compose, RandomErasingOverwritesBeforeOrAfterNormalizing) {

@@ -36,14 +36,12 @@ struct ConvertOptions {
   std::string dtype = {};         // "float16": convert tensors of floating point; only a state dict
   std::string strip_prefix = {};  // take off the names' prefix, leave out other names; only a state dict
   std::string add_prefix = {};    // put in front of all names; only a state dict
-  std::string optimizer = {};     // "Adam": the kind of a dict whose options do not tell; only for a .ckpt
   bool ignore_checksum = false;   // of a safetensors file
 };
 // Why no conversion can have these options, whatever the files hold; empty: some can. convert() throws this text.
 std::string wrong_options(const std::filesystem::path& to, const ConvertOptions& options);
-// Replaces `to` in one step. Its ending says the format: .safetensors; .ckpt for a checkpoint of Lockstep, from a dict
-// with "model" and, if it has them, "optimizer", "step", "metric" and values; for all others a file of torch.save.
-// Returns lines that say what was left out, and what has another type now.
+// Replaces `to` in one step. Its ending says the format: .safetensors, or for all others a file of torch.save.
+// Returns lines that say what has another type now.
 Lines convert(const std::filesystem::path& from, const std::filesystem::path& to, const ConvertOptions& options);
 
 }  // namespace lockstep::checkpoint

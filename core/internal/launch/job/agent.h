@@ -122,7 +122,4 @@ struct JobOptions {
 // them until they have taken nothing for `grace` (1 s at least), and after a signal no longer than that for each.
 Result<int> run_job(const JobOptions& options);
 
-// What run_job() would do, for --dry-run: several lines. Starts nothing, meets nobody and writes no file.
-std::string describe_plan(const JobOptions& options);
-
 }  // namespace lockstep::launch

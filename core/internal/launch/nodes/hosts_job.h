@@ -50,7 +50,4 @@ struct HostsOptions {
 // It takes over the process while it runs, as run_job does.
 Result<int> run_on_hosts(const HostsOptions& options);
 
-// What it would do, for --dry-run: several lines. Starts nothing.
-Result<std::string> describe_hosts_plan(const HostsOptions& options);
-
 }  // namespace lockstep::launch

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/base/deadline.h"
@@ -24,6 +25,15 @@ Result<Member> describe_this_process(int rank, int group_size, const std::string
 // written once: all records, or why there will be no group.
 Result<std::vector<Member>> exchange_members(Store& store, const std::string& prefix, const Roster& roster,
                                              const Result<Member>& me, Deadline deadline);
+
+// For the error of two processes that claim one rank, in the same words wherever it is found out.
+struct Claimant {
+  int pid = 0;  // 0: unknown
+  std::string host;
+};
+
+// kMismatch: "`rank` joined twice, as pid 12 on host a and as pid 13 on host b", and what to do.
+Status joined_twice(std::string_view rank, const Claimant& first, const Claimant& second);
 
 // The keys that exchange_members() leaves in the store.
 std::vector<std::string> membership_keys(const std::string& prefix);

@@ -15,7 +15,6 @@
 #include "base/number_text.h"
 #include "base/printable.h"
 #include "checkpoint/file/error_context.h"
-#include "checkpoint/python/pickle_names.h"
 #include "checkpoint/state/file_values.h"
 #include "checkpoint/state/optimizer_fields.h"
 #include "checkpoint/state/optimizer_state.h"
@@ -77,19 +76,6 @@ double number(const std::string& text) {
 
 using Entries = std::vector<std::pair<c10::IValue, c10::IValue>>;
 
-// What Python alone has of group or parameter `what`, noted when a dict of Python was added.
-std::optional<Dict> noted(const TensorFile& file, const std::string& what, DictGrowth& growth) {
-  const auto found = file.metadata.find("optimizer.python." + what);
-  if (found == file.metadata.end()) return std::nullopt;
-  const c10::IValue value = in_context(found->first, [&] { return value_of_text(found->second, growth); });
-  if (value.isGenericDict()) return value.toGenericDict();
-  throw CheckpointError(ErrorCode::kCorrupt, fmt::format("expected a dict as {}", found->first));
-}
-
-void append(Entries& entries, const Dict& more) {
-  for (const auto& entry : more) entries.emplace_back(entry.key(), entry.value());
-}
-
 Dict group_dict(const TensorFile& file, std::size_t group, const PythonKind& kind, const List& params,
                 DictGrowth& growth) {
   Entries options;
@@ -106,13 +92,9 @@ Dict group_dict(const TensorFile& file, std::size_t group, const PythonKind& kin
               });
   if (!betas.empty())
     options.emplace_back("betas", c10::ivalue::Tuple::create(std::vector<c10::IValue>{betas["beta1"], betas["beta2"]}));
-  if (const auto of_python = noted(file, fmt::format("group.{}", group), growth)) {
-    append(options, *of_python);
-  } else {
-    for (const char* option : kind.off) options.emplace_back(option, false);
-    for (const char* option : kind.automatic) options.emplace_back(option, c10::IValue());
-    if (kind.name.starts_with("Adam")) options.emplace_back("decoupled_weight_decay", kind.name == "AdamW");
-  }
+  for (const char* option : kind.off) options.emplace_back(option, false);
+  for (const char* option : kind.automatic) options.emplace_back(option, c10::IValue());
+  if (kind.name.starts_with("Adam")) options.emplace_back("decoupled_weight_decay", kind.name == "AdamW");
   options.emplace_back("params", params);
   return growth.make(options);
 }
@@ -134,9 +116,7 @@ std::optional<Dict> param_dict(const TensorFile& file, std::size_t param, DictGr
     const torch::Tensor ordered = with_noted_strides(file, prefix + name);
     state.emplace_back(name, ordered.defined() ? ordered.copy_(tensor) : tensor);
   });
-  const std::optional<Dict> of_python = noted(file, fmt::format("param.{}", param), growth);
-  if (of_python) append(state, *of_python);
-  if (state.empty() && !of_python) return std::nullopt;
+  if (state.empty()) return std::nullopt;
   return growth.make(state);
 }
 
@@ -168,54 +148,13 @@ std::string param_key(const c10::IValue& key) {
   return key.isString() ? key.toStringRef() : "";
 }
 
-// Notes what of a dict Python alone has, and in lines what has no place.
-class PythonNotes {
- public:
-  PythonNotes(PythonLines* lines, std::string place) : lines_(lines), place_(std::move(place)) {}
-
-  // An entry that stays in the dict. `is_number`: C++ reads it as a number.
-  void add(const c10::IValue& key, const c10::IValue& value, bool is_number) {
-    if (lines_ == nullptr) return;
-    try {
-      text_of_value(value);  // refuses what no value can be
-      entries_.insert(key, value);
-    } catch (const CheckpointError& error) {
-      if (error.code() != ErrorCode::kUnsupported) throw;
-      is_number ? say("changed", key, "a tensor became a number") : say("left out", key, error.what());
-    }
-  }
-  void say(const char* what, const c10::IValue& key, const std::string& why) {
-    if (lines_ == nullptr) return;
-    const std::string shown = key.isString() ? fmt::format("\"{}\"", key.toStringRef().substr(0, 60)) : "...";
-    lines_->lines.push_back(fmt::format("{}: {}{}[{}]: {}", what, lines_->place, place_, shown, why));
-  }
-  void write(TensorFile& file, const std::string& what) {
-    if (lines_ == nullptr) return;
-    const std::string text = text_of_value(entries_);
-    constexpr std::size_t kMost = 100'000'000;  // what a file can hold
-    lines_->text += text.size();
-    if (lines_->text > kMost) throw CheckpointError(ErrorCode::kUnsupported, "its options take over 100 MB as text");
-    file.metadata["optimizer.python." + what] = text;
-  }
-  bool empty() const { return entries_.empty(); }
-
- private:
-  PythonLines* lines_;
-  std::string place_;
-  Dict entries_ = make_dict();
-};
-
 // Reads the options; returns the keys of the parameters.
-std::vector<std::string> read_group(TensorFile& file, const Dict& group, std::size_t index, PythonLines* lines) {
+std::vector<std::string> read_group(TensorFile& file, const Dict& group, std::size_t index) {
   const std::string prefix = fmt::format("optimizer.group.{}.", index);
-  PythonNotes notes(lines, fmt::format("[\"param_groups\"][{}]", index));
   for (const auto& entry : group) {
-    const bool named = entry.key().isString();
-    if (named && entry.key().toStringRef() == "params") continue;
-    if (named) read_option(file, prefix, entry.key().toStringRef(), entry.value());
-    notes.add(entry.key(), entry.value(), named && file.metadata.contains(prefix + entry.key().toStringRef()));
+    if (!entry.key().isString() || entry.key().toStringRef() == "params") continue;
+    read_option(file, prefix, entry.key().toStringRef(), entry.value());
   }
-  notes.write(file, fmt::format("group.{}", index));
   const auto params = entry_under(group, "params");
   if (!params || !params->isList()) throw mismatch(fmt::format("group {} has no list \"params\"", index));
   std::vector<std::string> keys;
@@ -235,26 +174,18 @@ std::string step_text(const c10::IValue& value, const std::string& prefix) {
   return text_of(static_cast<std::int64_t>(*steps));
 }
 
-void read_param(TensorFile& file, const Dict& state, std::size_t param, PythonLines* lines) {
+void read_param(TensorFile& file, const Dict& state, std::size_t param) {
   const std::string prefix = fmt::format("optimizer.param.{}.", param);
-  PythonNotes notes(lines, fmt::format("[\"state\"][{}]", param));
   for (const auto& entry : state) {
     const c10::IValue& value = entry.value();
-    const bool is_tensor = value.isTensor() && value.toTensor().defined();
     const std::string name = entry.key().isString() ? entry.key().toStringRef() : "";
-    if (name == "step") file.metadata[prefix + name] = step_text(value, prefix);
-    if (name == "step" && is_tensor) {
-      const torch::Tensor written = step_tensor(file.metadata[prefix + name]);
-      if (written.scalar_type() != value.toTensor().scalar_type() || value.toTensor().dim() != 0)
-        notes.say("changed", name, fmt::format("it becomes a tensor of {}", find_dtype(written.scalar_type())->name));
-    } else if (is_tensor && !name.empty()) {
+    if (name == "step") {
+      file.metadata[prefix + name] = step_text(value, prefix);
+    } else if (value.isTensor() && value.toTensor().defined() && !name.empty()) {
       file.tensors[prefix + name] = value.toTensor();
       if (file.metadata.at("optimizer.type") == "SGD") note_strides(file, prefix + name, {});
-    } else {
-      notes.add(entry.key(), value, false);
     }
   }
-  if (state.empty() || !notes.empty()) notes.write(file, fmt::format("param.{}", param));
 }
 
 }  // namespace
@@ -283,15 +214,8 @@ c10::IValue python_optimizer(const TensorFile& file) {
   return all;
 }
 
-void add_python_optimizer(TensorFile& file, const c10::IValue& state, std::string_view kind, PythonLines* lines) {
-  const bool is_told = !kind.empty();
+void add_python_optimizer(TensorFile& file, const c10::IValue& state, std::string_view kind) {
   const Dict all = dict_at(state, "the optimizer's state");
-  PythonNotes notes(lines, "");
-  for (const auto& entry : all) {
-    if (!entry.key().isString() ||
-        (entry.key().toStringRef() != "state" && entry.key().toStringRef() != "param_groups"))
-      notes.say("left out", entry.key(), "optimizers have \"state\" and \"param_groups\" alone");
-  }
   const auto states = entry_under(all, "state");
   const auto groups = entry_under(all, "param_groups");
   if (!groups || !groups->isList()) {
@@ -302,24 +226,17 @@ void add_python_optimizer(TensorFile& file, const c10::IValue& state, std::strin
   }
   std::map<std::string, std::size_t> index_of;
   std::vector<std::size_t> counts;
-  bool renamed = false;
   for (const c10::IValue& value : groups->toListRef()) {
     const Dict group = dict_at(value, fmt::format("group {}", counts.size()));
-    if (!is_told) {
-      const std::string_view found = kind_with(group, counts.size());
-      if (kind.empty()) kind = found;
-    }
     require_kind(group, python_kind(kind), counts.size());
-    const std::vector<std::string> keys = read_group(file, group, counts.size(), lines);
+    const std::vector<std::string> keys = read_group(file, group, counts.size());
     for (const std::string& key : keys) {
-      renamed = renamed || key != text_of(index_of.size());
       if (!index_of.emplace(key, index_of.size()).second) {
         throw mismatch(fmt::format("parameter {} is in two places of its groups", printable(key)));
       }
     }
     counts.push_back(keys.size());
   }
-  if (renamed) notes.say("changed", "param_groups", "its parameters have numbers now, in the order of the groups");
   file.metadata["optimizer.type"] = kind;
   file.metadata["optimizer.parameters"] = fmt::format("{}", fmt::join(counts, ","));
   // An optimizer without state (SGD without momentum, or before the first step) has an empty dict there. A file of
@@ -331,7 +248,7 @@ void add_python_optimizer(TensorFile& file, const c10::IValue& state, std::strin
     if (!read.insert(found->second).second) {  // 0 and "0"
       throw mismatch(fmt::format("it has two states of parameter {}", printable(found->first)));
     }
-    read_param(file, dict_at(entry.value(), "the state of a parameter"), found->second, lines);
+    read_param(file, dict_at(entry.value(), "the state of a parameter"), found->second);
   }
 }
 

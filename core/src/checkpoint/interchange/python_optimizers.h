@@ -1,5 +1,5 @@
-// The kinds of optimizers that LibTorch and Python both have, how to tell them by the options of a group, which
-// Python's optimizer.state_dict() has without the optimizer's name, and how to read these options.
+// The kinds of optimizers that LibTorch and Python both have, and how to read the options in Python's
+// optimizer.state_dict().
 #pragma once
 
 #include <torch/torch.h>
@@ -17,18 +17,13 @@ namespace lockstep::checkpoint {
 
 struct PythonKind {
   std::string_view name;
-  std::vector<std::string_view> own;    // options that no optimizer of another kind has together
-  std::vector<std::string_view> other;  // further options
-  std::vector<const char*> off;         // options that LibTorch lacks, written as False
-  std::vector<const char*> automatic;   // options that LibTorch lacks, written as None
+  std::vector<std::string_view> own;   // options that no optimizer of another kind has together
+  std::vector<const char*> off;        // options that LibTorch lacks, written as False
+  std::vector<const char*> automatic;  // options that LibTorch lacks, written as None
 };
 
 // Throws CheckpointError (kUnsupported) for another name.
 const PythonKind& python_kind(std::string_view name);
-
-// The name of the kind that has these options of group `index`. Throws CheckpointError (kUnsupported) for optimizers
-// that LibTorch does not have.
-std::string_view kind_with(const c10::impl::GenericDict& group, std::size_t index);
 
 // The value of a dict under this key, if it has one.
 std::optional<c10::IValue> entry_under(const c10::impl::GenericDict& dict, std::string_view key);

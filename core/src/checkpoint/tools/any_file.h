@@ -69,21 +69,14 @@ class ValueBudget {
                                       "memory. Only a file of torch.save can hold that; make them contiguous() first",
                                       used_, held_));
   }
-  // Notes a text.
-  void add(std::string_view text) {
-    text_ += text.size();
-    if (text_ > kMostText) throw CheckpointError(ErrorCode::kUnsupported, "its texts are repeated too often");
-  }
 
  private:
   static constexpr std::uint64_t kFree = std::uint64_t{64} << 20;
   static constexpr std::uint64_t kTimes = 16;
-  static constexpr std::uint64_t kMostText = std::uint64_t{1} << 30;
 
   std::set<const void*> memory_;
   std::uint64_t held_ = 0;
   std::uint64_t used_ = 0;
-  std::uint64_t text_ = 0;
 };
 
 }  // namespace lockstep::checkpoint

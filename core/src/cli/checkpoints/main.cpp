@@ -75,16 +75,12 @@ void add_verify(lockstep::options::Command& group, Arguments& a) {
 void add_convert(lockstep::options::Command& group, Arguments& a) {
   const auto& command = group.add("convert", "Write a file in another format", [&] { return run_convert(a); });
   command.key("FROM", a.first, kFile).word();
-  command
-      .key("TO", a.second, "The file to write: .safetensors, .ckpt (a checkpoint of Lockstep), else one of torch.save")
-      .word();
+  command.key("TO", a.second, "The file to write: .safetensors, else one of torch.save").word();
   command.key("entry", a.convert.entry, "Convert the value under this key, such as model");
   command.key("dtype", a.convert.dtype, "Convert tensors of floating point: float16, bfloat16, ...");
   command.key("strip_prefix", a.convert.strip_prefix,
               "Take this off the names, such as module., and leave out names without it");
   command.key("add_prefix", a.convert.add_prefix, "Put this in front of the names");
-  command.key("optimizer", a.convert.optimizer,
-              "The kind of the optimizer for a .ckpt, where its options do not tell: Adam, AdamW");
   command.key("ignore_checksum", a.convert.ignore_checksum, kIgnoreChecksum);
 }
 

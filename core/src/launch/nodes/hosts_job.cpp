@@ -314,21 +314,6 @@ void HostsJob::take_signal(ProcessTree& tree) {
 
 }  // namespace
 
-Result<std::string> describe_hosts_plan(const HostsOptions& options) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::string self, own_program());
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::string address, own_address(options));
-  std::string text = fmt::format(
-      "lockstep run would do this:\n  serve the store in which the launchers meet at {}, on a port that the kernel "
-      "chooses (0 below)\n  give each launcher the job's random key through its standard input\n",
-      address);
-  for (std::size_t number = 0; number < options.hosts.size(); ++number) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const auto words,
-                              command_words(options, self, comm::Endpoint{address, 0}.text(), number));
-    text += fmt::format("  host {}: {}\n", options.hosts[number].name, quote_for_shell(words));
-  }
-  return text + fmt::format("  end the job when fewer than {} launchers are left\n", options.min_nodes);
-}
-
 Result<int> run_on_hosts(const HostsOptions& options) {
   SignalWatch signals;
   LOCKSTEP_ASSIGN_OR_RETURN(const auto consoles, Consoles::open());

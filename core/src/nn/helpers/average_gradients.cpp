@@ -8,7 +8,9 @@
 #include "c10d/world/target.h"
 #include "flight/recorder.h"
 #include "lockstep/c10d/collectives.h"
+#include "lockstep/nn/gradient_accumulation.h"
 #include "nn/check_parameter.h"
+#include "nn/device_backend.h"
 #include "nn/helpers/named_gradients.h"
 #include "nn/sparse_mean.h"
 
@@ -98,6 +100,17 @@ void average_gradients(const std::vector<torch::Tensor>& parameters, const Proce
 
 void average_gradients(const torch::nn::Module& module, const ProcessGroup& group) {
   average(nn_detail::distinct_parameters(module), group);
+}
+
+// A group may have no backend for the CPU.
+double sample_mean_factor(std::int64_t samples, const ProcessGroup& group) {
+  TORCH_CHECK_VALUE(samples >= 0, "sample_mean_factor: expected a number of samples, got ", samples);
+  const nn_detail::DeviceBackend backend = nn_detail::DeviceBackend::for_host_data(group, local_device());
+  const torch::Tensor sum = torch::full({1}, samples, torch::kInt64).to(backend.device());
+  backend.start_sum(sum)->wait();
+  const auto all = sum.item<std::int64_t>();
+  TORCH_CHECK_VALUE(all > 0, "sample_mean_factor: no rank has a sample in this step");
+  return static_cast<double>(backend.world_size()) / static_cast<double>(all);
 }
 
 }  // namespace lockstep

@@ -2,8 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <string>
 #include <utility>
 
+#include "lockstep/base/mutex.h"
+#include "lockstep/store/hash_store.h"
+#include "lockstep/store/prefix_store.h"
 #include "store/keys/key_value_table.h"
 
 namespace lockstep::comm {
@@ -78,6 +82,48 @@ Status Store::multi_set(std::span<const std::string> keys, std::span<const Bytes
 Result<std::vector<Bytes>> Store::multi_get(std::span<const std::string> keys, Deadline deadline) {
   LOCKSTEP_ASSIGN_OR_RETURN(auto answer, ask({.op = Op::kGet, .keys = list_of(keys), .deadline = deadline}));
   return std::move(answer.values);
+}
+
+struct HashStore::State {
+  Mutex mutex;
+  CondVar changed;
+  KeyValueTable table LOCKSTEP_GUARDED_BY(mutex);
+
+  Status wait(std::span<const std::string> keys, Deadline deadline) LOCKSTEP_REQUIRES(mutex) {
+    while (table.first_missing(keys) != nullptr) {
+      if (deadline.is_never()) {
+        changed.wait(mutex);
+      } else if (deadline.expired()) {
+        return table.timeout(keys, "the in-process store");
+      } else {
+        changed.wait_until(mutex, deadline.when());
+      }
+    }
+    return {};
+  }
+};
+
+HashStore::HashStore() : state_(std::make_unique<State>()) {}
+HashStore::~HashStore() = default;
+
+Result<StoreAnswer> HashStore::answer(StoreCall call) {
+  MutexLock lock(state_->mutex);
+  if (call.waits()) LOCKSTEP_RETURN_IF_ERROR(state_->wait(call.keys, call.deadline));
+  const auto write = [this](KeyValueTable::Change change, std::string_view key, std::string_view value)
+                         LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS {
+                           state_->table.apply(change, key, value);
+                           state_->changed.notify_all();
+                           return Status();
+                         };
+  return state_->table.answer(call, write);
+}
+
+PrefixStore::PrefixStore(std::string prefix, std::shared_ptr<Store> inner)
+    : prefix_(std::move(prefix)), inner_(std::move(inner)) {}
+
+Result<StoreAnswer> PrefixStore::answer(StoreCall call) {
+  for (std::string& key : call.keys) key.insert(0, prefix_ + "/");
+  return inner_->ask(std::move(call));
 }
 
 }  // namespace lockstep::comm

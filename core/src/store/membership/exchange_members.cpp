@@ -10,7 +10,6 @@
 
 #include "base/host.h"
 #include "lockstep/base/environment.h"
-#include "store/membership/joined_twice.h"
 #include "store/membership/machine.h"
 #include "store/membership/meeting.h"
 #include "store/tcp/unix_socket.h"
@@ -163,6 +162,21 @@ Result<Members> exchange_members(Store& store, const std::string& prefix, const 
   LOCKSTEP_ASSIGN_OR_RETURN(Members members, parse(lines));
   std::sort(members.begin(), members.end(), [](const Member& a, const Member& b) { return a.rank < b.rank; });
   return members;
+}
+
+namespace {
+
+std::string describe(const Claimant& claimant) {
+  return claimant.pid == 0 ? "another process" : fmt::format("pid {} on host {}", claimant.pid, claimant.host);
+}
+
+}  // namespace
+
+Status joined_twice(std::string_view rank, const Claimant& first, const Claimant& second) {
+  return {ErrorCode::kMismatch,
+          fmt::format("{} joined twice, as {} and as {}. Give every process its own RANK; if these are two jobs, give "
+                      "each its own address",
+                      rank, describe(first), describe(second))};
 }
 
 }  // namespace lockstep::comm

@@ -1,24 +1,70 @@
+#include <ATen/CPUGeneratorImpl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <torch/torch.h>
 
 #include <algorithm>
 #include <map>
+#include <span>
 #include <stdexcept>
 #include <utility>
 
 #include "base/printable.h"
 #include "lockstep/c10d/objects.h"
+#include "lockstep/data/dataset.h"
+#include "lockstep/data/errors.h"
 #include "lockstep/datasets/cifar.h"
 #include "lockstep/datasets/image_folder.h"
 #include "lockstep/datasets/mnist.h"
 #include "lockstep/datasets/packed_images.h"
+#include "lockstep/transforms/counter_random.h"
 #include "lockstep/transforms/parse.h"
 #include "trainer/command/command_parts.h"
-#include "trainer/command/fake_pictures.h"
 #include "trainer/saved_parts.h"
 
 namespace lockstep::trainer_detail {
 namespace {
+
+// Generated pictures (data.format: fake), as torchvision's FakeData: noise, with random classes. They cost a copy each,
+// so a training with them shows the speed that no reading and decoding holds up. A sample is float [3, side, side] and
+// int64 [], and the same for the same arguments. A few pictures take turns.
+class FakePictures final : public data::Dataset {
+ public:
+  FakePictures(std::int64_t size, std::int64_t classes, std::int64_t side, std::int64_t seed)
+      : pictures_(torch::randn({kPictures, 3, side, side},
+                               at::make_generator<at::CPUGeneratorImpl>(static_cast<std::uint64_t>(seed)))) {
+    labels_.reserve(static_cast<std::size_t>(size));
+    for (std::int64_t index = 0; index < size; ++index) {
+      data::CounterRandom random({static_cast<std::uint64_t>(seed), 0, index}, 0);
+      labels_.push_back(random.below(classes));
+    }
+  }
+
+  std::int64_t size() const override { return std::ssize(labels_); }
+  data::Example get(std::int64_t index) const override { return data::only_sample(get_batch({&index, 1})); }
+  data::Example get_batch(std::span<const std::int64_t> indices,
+                          const data::SampleContext& context = {}) const override {
+    const std::int64_t count = std::ssize(indices);
+    torch::Tensor pictures = context.empty({count, 3, pictures_.size(2), pictures_.size(3)}, torch::kFloat);
+    torch::Tensor labels = context.empty({count}, torch::kLong);
+    for (std::int64_t row = 0; row < count; ++row) {
+      const std::int64_t index = indices[static_cast<std::size_t>(row)];
+      if (index < 0 || index >= size()) {
+        throw data::SampleError(index, fmt::format("there are {} samples, 0 to {}", size(), size() - 1));
+      }
+      pictures[row].copy_(pictures_[index % kPictures]);
+      labels.mutable_data_ptr<std::int64_t>()[row] = labels_[static_cast<std::size_t>(index)];
+    }
+    return {pictures, labels};
+  }
+  const std::vector<std::int64_t>& labels() const { return labels_; }
+
+ private:
+  static constexpr std::int64_t kPictures = 16;
+
+  torch::Tensor pictures_;
+  std::vector<std::int64_t> labels_;
+};
 
 data::Compose transforms_of(const std::vector<std::string>& texts) {
   auto transforms = data::parse_transforms(texts);

@@ -70,8 +70,8 @@ class Compose {
 
   // Draws the parameters for a picture of this size (positive sides). Throws DataError (kInvalidArgument) when the
   // transforms cannot take the picture: RandomCrop of a picture that is too small, a picture that grows beyond 2^28
-  // pixels. `channels` 1: R, G and B are equal, and the sample gets one channel.
-  SamplePlan draw(ImageSize picture, const SampleKey& key, int channels = 3) const;
+  // pixels.
+  SamplePlan draw(ImageSize picture, const SampleKey& key) const;
   static SampleShape shape_of(const SamplePlan& plan);
 
   // Executes the plan, and writes shape_of(plan).bytes() to `out`. Throws DataError. For encoded bytes the code is the
