@@ -66,9 +66,10 @@ TEST(StepRecord, SaysWhichTilesAreBegunAndWhoRepairs) {
   EXPECT_TRUE(record.tile(3, 1).begun);
   EXPECT_EQ(record.tile(3, 1).part, 40U);
   EXPECT_EQ(record.tile(3, 1).lane, 63);
-  record.end_part(3, 1, 40);
-  EXPECT_FALSE(record.tile(3, 1).begun);
+  *record.word(3) += nn_detail::StepRecord::kOnePart;
+  EXPECT_TRUE(record.tile(3, 1).begun);
   EXPECT_EQ(record.tile(3, 1).part, 41U);
+  EXPECT_EQ(*record.word(3), nn_detail::StepRecord::begun(1, 41, 63));
   EXPECT_FALSE(record.tile(3, 1).done);
   record.end_tile(3, 1);
   EXPECT_TRUE(record.tile(3, 1).done);
