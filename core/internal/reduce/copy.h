@@ -14,14 +14,6 @@
 
 namespace lockstep::comm {
 
-// Brings memory that is read soon into the cache. Processors do this by themselves for a few long streams only.
-inline void prefetch_lines(const std::byte* from, std::size_t bytes) {
-  constexpr std::size_t kLine = 64;
-#if defined(__GNUC__)
-  for (std::size_t i = 0; i < bytes; i += kLine) __builtin_prefetch(from + i);
-#endif
-}
-
 // memcpy of what is left. Where the compiler knows that few bytes are left, it copies them with `rep movs` instead of a
 // call, which waits for the memory of each piece: the undo copies of a shared step took four times as long.
 inline void copy_rest(std::byte* to, const std::byte* from, std::size_t bytes) {

@@ -66,9 +66,10 @@ TEST(StepRecord, SaysWhichTilesAreBegunAndWhoRepairs) {
   EXPECT_TRUE(record.tile(3, 1).begun);
   EXPECT_EQ(record.tile(3, 1).part, 40U);
   EXPECT_EQ(record.tile(3, 1).lane, 63);
-  record.end_part(3, 1, 40);
-  EXPECT_FALSE(record.tile(3, 1).begun);
+  *record.word(3) += nn_detail::StepRecord::kOnePart;
+  EXPECT_TRUE(record.tile(3, 1).begun);
   EXPECT_EQ(record.tile(3, 1).part, 41U);
+  EXPECT_EQ(*record.word(3), nn_detail::StepRecord::begun(1, 41, 63));
   EXPECT_FALSE(record.tile(3, 1).done);
   record.end_tile(3, 1);
   EXPECT_TRUE(record.tile(3, 1).done);
@@ -315,11 +316,11 @@ TEST(SharedStepErrorsMulti, APartThatFailsAtItsRankIsDoneByARankThatCan) {
 }
 
 // A gradient of ones, of which a page from about element `safe` on cannot be read: the process that reads it is killed.
-// It is one page, so that the few elements that ranks compare before the step lie outside. The page begins in the
-// middle of what a kernel steps at a time.
+// It is one page, so that the few elements that ranks compare before the step lie outside. The page begins
+// inside of an odd unit of a kernel, and in shared_step_average_test.cpp with an even one.
 Tensor deadly_gradient(std::int64_t elements, std::int64_t safe) {
   constexpr std::size_t kPage = 4096;
-  constexpr std::size_t kShift = (256 + 64) * sizeof(float);
+  constexpr std::size_t kShift = (256 + 64 + 4) * sizeof(float);
   const std::size_t bytes = (kShift + static_cast<std::size_t>(elements) * sizeof(float) + kPage - 1) / kPage * kPage;
   void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   const Tensor gradient = torch::from_blob(static_cast<std::byte*>(memory) + kShift, {elements}).fill_(1);

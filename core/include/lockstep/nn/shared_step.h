@@ -50,10 +50,10 @@
 // divide_by_initial_world_size = false, unless that join throws at uneven inputs.
 //
 // If a rank dies inside step(), the others finish the step for it: the part on which the dead rank was working is done
-// again from a copy. The others' step() throws the error of the group; its text says after which step the parameters
-// are. Parameters and state then belong to each rank alone, so a frozen rank that wakes later changes nothing. If the
-// step could not be finished (a rank stood still for 5 seconds in the middle), is_whole() is false on all ranks: load a
-// checkpoint.
+// again from saved values. The others' step() throws the error of the group; its text says after which step the
+// parameters are. Parameters and state then belong to each rank alone, so a frozen rank that wakes later changes
+// nothing. If the step could not be finished (a rank stood still for 5 seconds in the middle), is_whole() is false on
+// all ranks: load a checkpoint.
 //
 // A process that a rank forks sees later steps too, in pages to which it has not written.
 //
@@ -92,8 +92,8 @@ struct SharedStepOptions {
   ProcessGroup process_group = nullptr;  // null: the world. All its ranks are on one machine
   // The step is that of fused_step: faster, and other last bits.
   bool fused = false;
-  // A rank copies what it changes, a part at a time, so that the others can finish the step if the rank dies. Off: a
-  // death in the middle of a part leaves parameters that are not whole.
+  // A rank saves what it changes, a part at a time, so that the others can finish the step if the rank dies. With
+  // `fused` this costs next to nothing. Off: a death in the middle of a part leaves parameters that are not whole.
   bool undo = true;
   // Gradients are each rank's own, and step() takes their mean in the pass that steps. Nobody writes the mean to
   // memory. Under DistributedDataParallel register make_noop_hook() (lockstep/nn/comm_hook.h), so that the wrapper

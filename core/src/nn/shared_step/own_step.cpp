@@ -24,6 +24,7 @@ StepNumbers sgd_numbers(const optim::SGDOptions& options, bool first) {
           .decays = options.weight_decay() != 0,
           .momentum = options.momentum() != 0,
           .nesterov = options.nesterov(),
+          .changed = static_cast<std::uint8_t>(options.momentum() != 0 && !first ? 2 : 1),
           .rate = static_cast<float>(-options.lr()),
           .decay = static_cast<float>(options.weight_decay()),
           .keep = static_cast<float>(options.momentum()),
@@ -42,6 +43,9 @@ StepNumbers adam_numbers_of(const Options& options, bool first, std::int64_t ste
           .first = first,
           .decays = options.weight_decay() != 0,
           .amsgrad = options.amsgrad(),
+          .changed = static_cast<std::uint8_t>(first               ? 1
+                                               : options.amsgrad() ? 4
+                                                                   : 3),
           .rate = static_cast<float>(-step_size),
           .decay = static_cast<float>(decay),
           .keep = static_cast<float>(beta2),
@@ -55,6 +59,7 @@ StepNumbers adagrad_numbers(const optim::AdagradOptions& options, std::int64_t s
   const double rate = options.lr() / (1.0 + (static_cast<float>(step) - 1.0) * options.lr_decay());
   return {.kind = StepKind::kAdagrad,
           .decays = options.weight_decay() != 0,
+          .changed = 2,
           .rate = static_cast<float>(rate),
           .decay = static_cast<float>(options.weight_decay()),
           .eps = static_cast<float>(options.eps())};
@@ -95,9 +100,10 @@ bool gives_the_same_bits(StepKernel kernel, const Options& options) {
     const torch::Tensor gradient = trial_values(1 + static_cast<std::uint64_t>(step));
     theirs.mutable_grad() = gradient;
     if (!fused_step(optimizer)) return false;
+    const float* const only = gradient.const_data_ptr<float>();
     StepRequest request{.numbers = step_numbers(optimizer.param_groups()[0].options(), step == 1, step),
                         .values = ours.mutable_data_ptr<float>(),
-                        .gradient = gradient.const_data_ptr<float>(),
+                        .gradients = &only,
                         .count = static_cast<std::size_t>(ours.numel())};
     for (std::size_t i = 0; i < kStateTensors; ++i) request.state[i] = state[i].mutable_data_ptr<float>();
     kernel(request);

@@ -7,7 +7,6 @@
 #include "lockstep/c10d/errors.h"
 #include "lockstep/c10d/process_group_lockstep.h"
 #include "lockstep/reduce/reduce.h"
-#include "reduce/copy.h"
 
 namespace lockstep::nn_detail {
 namespace {
@@ -91,13 +90,11 @@ void RankGradients::reach(const std::vector<torch::Tensor>& gradients) {
   }
 }
 
-void RankGradients::prefetch(std::size_t parameter, std::int64_t begin, std::int64_t size) const {
+void RankGradients::places(std::size_t parameter, std::int64_t begin, std::vector<const float*>& to) const {
   const auto ranks = static_cast<std::size_t>(backend_.world_size());
-  const std::size_t element = c10::elementSize(parameters_[parameter].dtype);
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    comm::prefetch_lines(gradients_[parameter * ranks + rank] + static_cast<std::size_t>(begin) * element,
-                         static_cast<std::size_t>(size) * element);
-  }
+  to.clear();
+  for (std::size_t rank = 0; rank < ranks; ++rank)
+    to.push_back(reinterpret_cast<const float*>(gradients_[parameter * ranks + rank]) + begin);
 }
 
 void RankGradients::mean(std::size_t parameter, std::int64_t begin, std::int64_t size, void* to) const {

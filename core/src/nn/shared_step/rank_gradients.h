@@ -36,8 +36,8 @@ class RankGradients {
   void publish(std::vector<torch::Tensor>& gradients);
   // After the meeting: maps what this process has not mapped yet. Throws if the system cannot.
   void reach(const std::vector<torch::Tensor>& gradients);
-  // Brings these elements of all ranks into the cache.
-  void prefetch(std::size_t parameter, std::int64_t begin, std::int64_t size) const;
+  // Where the elements from `begin` on of all ranks are, for a parameter of floats.
+  void places(std::size_t parameter, std::int64_t begin, std::vector<const float*>& to) const;
   // The mean over ranks of these elements, with the bits of the engine's all-reduce.
   void mean(std::size_t parameter, std::int64_t begin, std::int64_t size, void* to) const;
 

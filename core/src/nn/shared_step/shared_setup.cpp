@@ -162,15 +162,13 @@ SharedStepper::Impl::Impl(torch::optim::Optimizer& optimizer, Factory factory, c
 // Collective, with values and state of rank 0.
 void SharedStepper::Impl::share_parameters() {
   auto fresh = std::make_unique<SharedParameters>(optimizer_);
-  // A fused kernel goes over a tile once, so it need not stay in a cache, and fewer calls take less time.
-  const std::int64_t tile_elements = options_.fused && !options_.undo ? 4 * kTileElements : kTileElements;
   std::vector<Tile> tiles;
-  std::size_t widest = 1;
+  std::size_t undo_bytes = sizeof(StepUndo);
   std::int64_t all = 0;
   std::int64_t before = 0;
   for (std::size_t i = 0; i < fresh->size(); ++i) all += (*fresh)[i].elements;
   for (std::size_t i = 0; i < fresh->size(); ++i) {
-    widest = std::max(widest, c10::elementSize((*fresh)[i].dtype));
+    const std::size_t element = c10::elementSize((*fresh)[i].dtype);
     const bool has_kernel = kernel_ != nullptr && (*fresh)[i].dtype == torch::kFloat;
     const std::int64_t for_kernel =
         has_kernel ? (*fresh)[i].elements / static_cast<std::int64_t>(kStepUnit) * static_cast<std::int64_t>(kStepUnit)
@@ -180,8 +178,12 @@ void SharedStepper::Impl::share_parameters() {
       tile.parameter = i;
       tile.begin = begin;
       tile.by_own_kernel = begin < for_kernel;
-      tile.size = std::min(tile_elements, (tile.by_own_kernel ? for_kernel : (*fresh)[i].elements) - begin);
+      tile.size = std::min(kTileElements, (tile.by_own_kernel ? for_kernel : (*fresh)[i].elements) - begin);
       tile.owner = owner_of(before, all, backend_.world_size());
+      if (!tile.by_own_kernel) {
+        const std::size_t bytes = (1 + kStateTensors) * static_cast<std::size_t>(tile.size) * element;
+        undo_bytes = std::max(undo_bytes, round_up(bytes, alignof(StepUndo)));
+      }
       before += tile.size;
       begin += tile.size;
     }
@@ -195,8 +197,7 @@ void SharedStepper::Impl::share_parameters() {
   const std::size_t places_offset = squares_offset + tiles.size() * sizeof(double);
   const std::size_t undo_offset =
       SharedParameters::view_offset(places_offset + RankGradients::bytes(backend_.world_size(), fresh->size()));
-  const std::size_t undo_bytes =
-      options_.undo ? (1 + kStateTensors) * static_cast<std::size_t>(tile_elements) * widest : 0;
+  if (!options_.undo) undo_bytes = 0;
   const std::size_t in_front = undo_offset + ranks * static_cast<std::size_t>(lanes) * undo_bytes;
   const auto block =
       engine_of(group_ ? group_ : default_group(), torch::kCPU)->share_block(fresh->block_bytes(in_front));

@@ -229,7 +229,7 @@ void SharedStepper::Impl::repair_rank(int rank, std::uint64_t number) {
     }
     // Those that are begun come first, as the others need their undo places.
     TORCH_CHECK(options_.undo, "it was changing ", (*parameters_)[tile.parameter].name(), ", without an undo copy");
-    restore_part(tile, part_of(tile, now.part), undo_place(rank, now.lane));
+    restore(tile, now.part, undo_place(rank, now.lane));
     step_tile(i, number, rank, now.lane);
   }
   step_tiles(rest, number, rank);

@@ -5,9 +5,9 @@
 // for each tile, whose parameter, gradient and state are flat views of the shared ones. At the second meeting all are
 // done. Where a meeting fails, StepRecord says what has happened.
 //
-// Fused steps of float parameters have kernels of their own (step_kernels.h), which go over a tile in small parts, so
-// that the undo copy of a part stays in the first-level cache. The rest of a parameter that is no multiple of the
-// kernels' unit is a tile of its own, which LibTorch's kernel steps.
+// Fused steps of float parameters have kernels of their own (step_kernels.h), which take the mean of the gradients,
+// save what they change, and step, all in one pass. The rest of a parameter that is no multiple of the kernels' unit is
+// a tile of its own, which LibTorch's kernel steps.
 #pragma once
 
 #include <cstdint>
@@ -84,21 +84,12 @@ class SharedStepper::Impl {
   torch::Tensor gradient_of(const Tile& tile) const;
   void step_tile(std::size_t index, std::uint64_t number, int place_of, int lane);
   void step_by_optimizer(Tile& tile);
-  void step_by_kernel(std::size_t index, std::size_t first_part, std::uint64_t number, int place_of, int lane);
+  void step_by_kernel(std::size_t index, std::size_t first_unit, std::uint64_t number, int place_of, int lane);
   void prepare(Tile& tile) const;
   std::byte* undo_place(int rank, int lane) const;
-  // Of a tile, the elements of a part: their first and their number.
-  struct Part {
-    std::int64_t begin = 0;
-    std::int64_t size = 0;
-  };
-  Part part_of(const Tile& tile, std::size_t part) const;
-  void prefetch(const Tile& tile, const Part& part) const;
-  void mean_of(std::size_t parameter, const Part& part, float* to) const;
-  void save_part(const Tile& tile, const Part& part, std::byte* place) const;
-  void restore_part(const Tile& tile, const Part& part, std::byte* place) const;
+  void restore(const Tile& tile, std::size_t part, std::byte* place) const;
   template <typename Copy>
-  void for_each_tensor(const Tile& tile, const Part& part, std::byte* place, Copy copy) const;
+  void for_each_tensor(const Tile& tile, std::byte* place, Copy copy) const;
 
   torch::optim::Optimizer& optimizer_;
   const Factory factory_;

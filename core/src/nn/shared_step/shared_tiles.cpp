@@ -14,10 +14,7 @@
 namespace lockstep::nn_detail {
 namespace {
 
-// Elements of a part of a tile that an own kernel steps, and of a mean. Values, state, undo copy, the gradients of all
-// ranks and their mean stay in the first-level cache, of which another thread may use half.
-constexpr std::int64_t kPartElements = 128;
-constexpr std::int64_t kMeanElements = 4 * kPartElements;
+static_assert(StepRecord::kOnePart == kUnitWord);
 
 template <typename T>
 double sum_of_squares(const T* values, std::int64_t count) {
@@ -43,35 +40,30 @@ std::byte* SharedStepper::Impl::undo_place(int rank, int lane) const {
   return parameters_->block().base() + undo_offset_ + number * undo_bytes_;
 }
 
-SharedStepper::Impl::Part SharedStepper::Impl::part_of(const Tile& tile, std::size_t part) const {
-  if (!tile.by_own_kernel) return {.begin = tile.begin, .size = tile.size};
-  const std::int64_t begin = static_cast<std::int64_t>(part) * kPartElements;
-  return {.begin = tile.begin + begin, .size = std::min(kPartElements, tile.size - begin)};
-}
-
-// Calls copy(elements of the part that the step changes, their place, bytes) for values and state.
+// Calls copy(elements of a tile that LibTorch steps, their undo place, bytes) for values and state.
 template <typename Copy>
-void SharedStepper::Impl::for_each_tensor(const Tile& tile, const Part& part, std::byte* place, Copy copy) const {
+void SharedStepper::Impl::for_each_tensor(const Tile& tile, std::byte* place, Copy copy) const {
   const SharedParameter& parameter = (*parameters_)[tile.parameter];
   const std::size_t element = c10::elementSize(parameter.dtype);
+  const std::size_t bytes = static_cast<std::size_t>(tile.size) * element;
   for (std::size_t which = 0; which < parameter.flat.size(); ++which) {
     if (which > 0 && !parameter.has_state_tensor[which - 1]) continue;
-    std::byte* const data =
-        parameters_->place_of(tile.parameter, which) + static_cast<std::size_t>(part.begin) * element;
-    const std::size_t bytes = static_cast<std::size_t>(part.size) * element;
-    copy(data, place, bytes);
+    copy(parameters_->place_of(tile.parameter, which) + static_cast<std::size_t>(tile.begin) * element, place, bytes);
     place += bytes;
   }
 }
 
-void SharedStepper::Impl::save_part(const Tile& tile, const Part& part, std::byte* place) const {
-  for_each_tensor(tile, part, place,
-                  [](std::byte* data, std::byte* to, std::size_t bytes) { comm::copy_cached(to, data, bytes); });
-}
-
-void SharedStepper::Impl::restore_part(const Tile& tile, const Part& part, std::byte* place) const {
-  for_each_tensor(tile, part, place,
-                  [](std::byte* data, const std::byte* from, std::size_t bytes) { std::memcpy(data, from, bytes); });
+// Puts back what a rank has saved of the part that it was changing.
+void SharedStepper::Impl::restore(const Tile& tile, std::size_t part, std::byte* place) const {
+  if (!tile.by_own_kernel) {
+    for_each_tensor(tile, place,
+                    [](std::byte* data, const std::byte* from, std::size_t bytes) { std::memcpy(data, from, bytes); });
+    return;
+  }
+  const auto& saved = reinterpret_cast<const StepUndo*>(place)->saved[part % 2];
+  const std::size_t offset = (static_cast<std::size_t>(tile.begin) + part * kStepUnit) * sizeof(float);
+  for (std::size_t which = 0; which < numbers_[tile.parameter].changed; ++which)
+    std::memcpy(parameters_->place_of(tile.parameter, which) + offset, saved[which], sizeof(saved[which]));
 }
 
 // Makes the tile's optimizer what the program's one is for the parameter.
@@ -100,68 +92,45 @@ void SharedStepper::Impl::step_tile(std::size_t index, std::uint64_t number, int
   const StepRecord::Tile now = record_->tile(index, number);
   if (tile.by_own_kernel) return step_by_kernel(index, now.part, number, place_of, lane);
   prepare(tile);
-  if (options_.undo) save_part(tile, part_of(tile, 0), undo_place(place_of, lane));
+  if (options_.undo) {
+    for_each_tensor(tile, undo_place(place_of, lane),
+                    [](std::byte* data, std::byte* to, std::size_t bytes) { comm::copy_cached(to, data, bytes); });
+  }
   record_->begin_part(index, number, 0, lane);
   step_by_optimizer(tile);
   record_->end_tile(index, number);
 }
 
-// Of values and state. With the gradients of all ranks they are too many streams for the processor's own prefetchers,
-// all the more as each stream is read a part at a time.
-void SharedStepper::Impl::prefetch(const Tile& tile, const Part& part) const {
-  constexpr std::size_t kElement = sizeof(float);
-  const SharedParameter& parameter = (*parameters_)[tile.parameter];
-  const std::int64_t size = std::min(part.size, tile.begin + tile.size - part.begin);
-  for (std::size_t which = 0; size > 0 && which < parameter.flat.size(); ++which) {
-    if (which > 0 && !parameter.has_state_tensor[which - 1]) continue;
-    comm::prefetch_lines(parameters_->place_of(tile.parameter, which) + static_cast<std::size_t>(part.begin) * kElement,
-                         static_cast<std::size_t>(size) * kElement);
-  }
-}
-
-void SharedStepper::Impl::step_by_kernel(std::size_t index, std::size_t first_part, std::uint64_t number, int place_of,
+void SharedStepper::Impl::step_by_kernel(std::size_t index, std::size_t first_unit, std::uint64_t number, int place_of,
                                          int lane) {
   const Tile& tile = tiles_[index];
-  const auto at = [&](std::size_t which, std::int64_t element) {
-    return reinterpret_cast<float*>(parameters_->place_of(tile.parameter, which)) + element;
+  const std::int64_t begin = tile.begin + static_cast<std::int64_t>(first_unit * kStepUnit);
+  const auto at = [&](std::size_t which) {
+    return reinterpret_cast<float*>(parameters_->place_of(tile.parameter, which)) + begin;
   };
-  StepRequest request{.numbers = numbers_[tile.parameter]};
-  alignas(64) std::array<float, kMeanElements> mean;  // NOLINT(cppcoreguidelines-pro-type-member-init): set below
-  const auto* gradient = gradients_[tile.parameter].const_data_ptr<float>() + part_of(tile, first_part).begin;
-  std::int64_t mean_end = 0;
-  const std::int64_t tile_end = tile.begin + tile.size;
-  if (!options_.undo) record_->begin_part(index, number, 0, lane);
-  for (std::size_t i = first_part;; ++i) {
-    const Part part = part_of(tile, i);
-    if (rank_gradients_ && part.begin >= mean_end) {
-      const std::int64_t size = std::min(kMeanElements, tile_end - part.begin);
-      rank_gradients_->prefetch(tile.parameter, part.begin + size, std::min(size, tile_end - part.begin - size));
-      mean_of(tile.parameter, {.begin = part.begin, .size = size}, mean.data());
-      gradient = mean.data();
-      mean_end = part.begin + size;
-    }
-    if (rank_gradients_) prefetch(tile, {.begin = part.begin + kMeanElements, .size = part.size});
-    request.gradient = gradient;
-    gradient += part.size;
-    if (options_.undo) {
-      save_part(tile, part, undo_place(place_of, lane));
-      record_->begin_part(index, number, i, lane);
-    }
-    request.values = at(0, part.begin);
-    for (std::size_t which = 0; which < kStateTensors; ++which) request.state[which] = at(1 + which, part.begin);
-    request.count = static_cast<std::size_t>(part.size);
-    kernel_(request);
-    if (part.begin + part.size == tile_end) break;
-    if (options_.undo) record_->end_part(index, number, i);
+  thread_local std::vector<const float*> gradients;
+  if (rank_gradients_) {
+    rank_gradients_->places(tile.parameter, begin, gradients);
+  } else {
+    gradients.assign(1, gradients_[tile.parameter].const_data_ptr<float>() + begin);
   }
+  StepRequest request{.numbers = numbers_[tile.parameter],
+                      .values = at(0),
+                      .gradients = gradients.data(),
+                      .num_gradients = gradients.size(),
+                      .scale = static_cast<float>(scale_.value_or(1)),
+                      .count = static_cast<std::size_t>(tile.begin + tile.size - begin)};
+  for (std::size_t which = 0; which < kStateTensors; ++which) request.state[which] = at(1 + which);
+  if (options_.undo) {
+    request.undo = reinterpret_cast<StepUndo*>(undo_place(place_of, lane));
+    request.word = record_->word(index);
+    request.first_word = StepRecord::begun(number, first_unit, lane);
+    request.first_unit = first_unit;
+  } else {
+    record_->begin_part(index, number, 0, lane);
+  }
+  kernel_(request);
   record_->end_tile(index, number);
-}
-
-void SharedStepper::Impl::mean_of(std::size_t parameter, const Part& part, float* to) const {
-  rank_gradients_->mean(parameter, part.begin, part.size, to);
-  if (!scale_) return;
-  const auto scale = static_cast<float>(*scale_);
-  for (std::int64_t i = 0; i < part.size; ++i) to[i] *= scale;
 }
 
 torch::Tensor SharedStepper::Impl::gradient_of(const Tile& tile) const {

@@ -6,11 +6,13 @@
 // seen all others at the meeting before the step begins it. A rank whose meeting has failed abandons it, unless another
 // rank has begun: then that rank will wait for this one's part.
 //
-// A rank changes a tile in parts, one after the other. Before it changes a part, it copies the part to its undo place.
-// The tile's word says which part that is, whether it is being changed, and the place.
+// A rank changes a tile in parts, one after the other. Before it changes a part, it saves the part in its undo place.
+// The tile's word says which part that is, whether it is being changed, and the place. The own kernels write this word
+// themselves (step_kernels.h); their parts are units.
 #pragma once
 
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -20,14 +22,14 @@ class StepRecord {
  public:
   // How many tiles a rank changes at a time, at most.
   static constexpr int kMostLanes = 64;
+  static constexpr std::uint64_t kOnePart = std::uint64_t{1} << 8;
 
   static std::size_t bytes(int ranks, std::size_t tiles) {
-    return sizeof(Line) * (1 + static_cast<std::size_t>(ranks)) + sizeof(std::atomic<std::uint64_t>) * tiles;
+    return sizeof(Line) * (1 + static_cast<std::size_t>(ranks)) + sizeof(Word) * tiles;
   }
   // `memory`: zeros at first, and the same for all ranks.
   StepRecord(std::byte* memory, int ranks)
-      : lines_(reinterpret_cast<Line*>(memory)),
-        tiles_(reinterpret_cast<std::atomic<std::uint64_t>*>(memory + bytes(ranks, 0))) {}
+      : lines_(reinterpret_cast<Line*>(memory)), tiles_(reinterpret_cast<Word*>(memory + bytes(ranks, 0))) {}
 
   // Whether step `number` is to be done, by the word of the rank that came first.
   bool begin(std::uint64_t number) { return decide(lines_[0].done, 2 * number) == 2 * number; }
@@ -54,7 +56,7 @@ class StepRecord {
   // Another value after ranks have begun or ended some of the first `tiles` tiles.
   std::uint64_t progress(std::size_t tiles) const {
     std::uint64_t sum = 0;
-    for (std::size_t i = 0; i < tiles; ++i) sum += tiles_[i].load(std::memory_order_relaxed);
+    for (std::size_t i = 0; i < tiles; ++i) sum += std::atomic_ref(tiles_[i].value).load(std::memory_order_relaxed);
     return sum;
   }
 
@@ -73,17 +75,18 @@ class StepRecord {
 
   void give_back(int rank) { line(rank).repairer.store(0, std::memory_order_release); }
 
+  // The word of a tile, and what is written there while `part` is being changed: kOnePart more for the next part.
   // `lane`: of the rank that changes the part; it tells the undo place.
+  std::uint64_t* word(std::size_t tile) const { return &tiles_[tile].value; }
+  static std::uint64_t begun(std::uint64_t number, std::size_t part, int lane) {
+    return number << kNumberShift | part << kPartShift | static_cast<unsigned>(lane) << 2 | 1;
+  }
   void begin_part(std::size_t tile, std::uint64_t number, std::size_t part, int lane) {
-    tiles_[tile].store(number << kNumberShift | part << kPartShift | static_cast<unsigned>(lane) << 2 | 1,
-                       std::memory_order_release);
+    std::atomic_ref(tiles_[tile].value).store(begun(number, part, lane), std::memory_order_release);
     std::atomic_thread_fence(std::memory_order_release);  // no change comes before this word
   }
-  void end_part(std::size_t tile, std::uint64_t number, std::size_t part) {
-    tiles_[tile].store(number << kNumberShift | (part + 1) << kPartShift, std::memory_order_release);
-  }
   void end_tile(std::size_t tile, std::uint64_t number) {
-    tiles_[tile].store(number << kNumberShift | 2, std::memory_order_release);
+    std::atomic_ref(tiles_[tile].value).store(number << kNumberShift | 2, std::memory_order_release);
   }
   struct Tile {
     bool done = false;
@@ -92,7 +95,7 @@ class StepRecord {
     int lane = 0;          // where it is begun
   };
   Tile tile(std::size_t tile, std::uint64_t number) const {
-    const std::uint64_t word = tiles_[tile].load(std::memory_order_acquire);
+    const std::uint64_t word = std::atomic_ref(tiles_[tile].value).load(std::memory_order_acquire);
     if (word >> kNumberShift != number) return {};
     return {.done = (word & 2) != 0,
             .begun = (word & 1) != 0,
@@ -101,13 +104,18 @@ class StepRecord {
   }
 
  private:
-  static constexpr int kPartShift = 8;     // above: the part, of 16 bits
-  static constexpr int kNumberShift = 24;  // above: the number of the step
+  static constexpr int kPartShift = std::countr_zero(kOnePart);  // above: the part, of 16 bits
+  static constexpr int kNumberShift = 24;                        // above: the number of the step
 
   struct alignas(64) Line {
     std::atomic<std::uint64_t> done;    // in the first line: the decision that it begins
     std::atomic<std::uint64_t> failed;  // in the first line: the decision that it is finished
     std::atomic<std::uint64_t> repairer;
+  };
+
+  // Each in a line of the cache of its own: kernels write their word every few nanoseconds.
+  struct alignas(64) Word {
+    std::uint64_t value;
   };
 
   Line& line(int rank) const { return lines_[1 + rank]; }
@@ -120,7 +128,7 @@ class StepRecord {
   }
 
   Line* const lines_;
-  std::atomic<std::uint64_t>* const tiles_;
+  Word* const tiles_;
 };
 
 }  // namespace lockstep::nn_detail
