@@ -127,6 +127,11 @@ TEST(ActivationCheckpoint, RefusesBackwardPassesThatMissTheSegmentOrFillOtherGra
   EXPECT_FALSE(line->weight.grad().defined());
   expect_in(error_of([&] { activation_checkpoint([](const Tensor&, const Tensor& y) { return y; }, x, Tensor()); }),
             {"input 1 of the segment is an undefined tensor"});
+  for (const bool needs : {false, true}) {
+    const Tensor input = torch::randn({3, 4}).requires_grad_(needs) + 0;
+    expect_in(error_of([&] { activation_checkpoint([&](Tensor y) { return line(y.mul_(0.5)); }, input); }),
+              {"has written to input 0", "clone()"});
+  }
   expect_in(error_of([&] { activation_checkpoint([](const Tensor&) { return Tensor(); }, x); }), {"output 0"});
   loss().backward();
   EXPECT_TRUE(line->weight.grad().defined());

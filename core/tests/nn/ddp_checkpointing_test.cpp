@@ -364,9 +364,15 @@ struct SegmentedNormedImpl : torch::nn::Module {
     two = register_module("two", torch::nn::Linear(6, 5));
     norm_two = register_module("norm_two", torch::nn::BatchNorm1d(5));
   }
-  Tensor forward(const Tensor& x, bool with_head) {
-    const Segment front = [this](const Tensor& y) { return norm_one(one(y)); };
-    const Segment back = [this](const Tensor& y) { return norm_two(two(y)); };
+  // Without the layer nobody counts that the running means have changed.
+  Tensor forward(const Tensor& x, bool with_head, bool by_layer) {
+    const auto normed = [by_layer](torch::nn::BatchNorm1d norm, const Tensor& y) {
+      if (by_layer) return norm(y);
+      return torch::batch_norm(y, norm->weight, norm->bias, norm->running_mean, norm->running_var, true, 0.1, 1e-5,
+                               false);
+    };
+    const Segment front = [=, this](const Tensor& y) { return normed(norm_one, one(y)); };
+    const Segment back = [=, this](const Tensor& y) { return normed(norm_two, two(y)); };
     const Tensor y = checkpoint_reentrant(x, front);
     return (with_head ? back(y) : checkpoint_reentrant(y, back)).pow(3).mean();
   }
@@ -379,12 +385,17 @@ TORCH_MODULE(SegmentedNormed);
 TEST_P(DdpCheckpointingMulti, BuffersAreThoseOfRankZero) {
   run_processes(GetParam(), [](int) {
     const Rank rank;
-    for (const bool with_head : {false, true}) {
+    for (const auto& [with_head, by_layer] :
+         {std::pair(false, true), std::pair(true, true), std::pair(false, false), std::pair(true, false)}) {
       Twins<SegmentedNormed> twins([] { return SegmentedNormed(); });
       for (int step = 0; step < 3; ++step) {
         const Tensor x = random_input({8, 4}, step);
-        twins.step([&](SegmentedNormed& net) { return net->forward(x, with_head); }, "batch normalisation");
-        expect_equal_on_all_ranks(twins.model->buffers(), fmt::format("with head {}, buffer", with_head));
+        const auto loss = [&, head = with_head, layer = by_layer](SegmentedNormed& net) {
+          return net->forward(x, head, layer);
+        };
+        twins.step(loss, "batch normalisation");
+        expect_equal_on_all_ranks(twins.model->buffers(),
+                                  fmt::format("head {}, layer {}, buffer", with_head, by_layer));
         if (get_rank() == 0) expect_same_bits(twins.model->buffers(), twins.twin->buffers(), "buffer of rank 0");
       }
     }

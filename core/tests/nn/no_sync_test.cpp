@@ -63,6 +63,35 @@ TEST_P(DdpNoSyncMulti, APassSendsNothingIfItIsInsideTheGuard) {
   });
 }
 
+// One backward pass of two forward passes. The guard also begins while the result of an earlier step lives.
+TEST_P(DdpNoSyncMulti, APassSendsIfOneOfItsForwardPassesIsOutside) {
+  run_processes(GetParam(), [](int) {
+    const Rank rank;
+    Twins<Chain> twins(make_chain);
+    torch::Tensor loss;
+    for (int which = 0; which < 8; ++which) {
+      twins.model->zero_grad();
+      twins.twin->zero_grad();
+      const torch::Tensor x = random_input({4, 30}, 2 * which), y = random_input({4, 30}, 2 * which + 1);
+      std::optional<NoSyncGuard> guard;
+      const auto forward = [&](const torch::Tensor& input, bool inside) {
+        guard.reset();
+        if (inside) guard.emplace(twins.ddp.no_sync());
+        return twins.ddp->forward(input).square().mean();
+      };
+      const torch::Tensor first = forward(x, (which & 1) != 0);
+      loss = first + forward(y, (which & 2) != 0);
+      guard.reset();
+      if ((which & 4) != 0) guard.emplace(twins.ddp.no_sync());
+      loss.backward();
+      guard.reset();
+      (loss_of(twins.twin, x) + loss_of(twins.twin, y)).backward();
+      if (which != 7) average_gradients(twins.twin);
+      expect_same_gradients(*twins.model, *twins.twin, fmt::format("which {}", which));
+    }
+  });
+}
+
 TEST_P(DdpNoSyncMulti, TheUsualLoopSendsWithItsLastPart) {
   run_processes(GetParam(), [](int) {
     const Rank rank;

@@ -12,7 +12,8 @@
 // Works under DistributedDataParallel in every mode (docs/ddp.md), with segments inside segments. A backward pass with
 // create_graph throws, and so do torch::autograd::grad() and backward() with `inputs`: use backward() without them.
 // Batch normalisation in a segment updates its running statistics twice. While gradients are on, the result requires a
-// gradient, even if nothing in the segment does. All tensors must be defined, otherwise a c10::ValueError is thrown.
+// gradient, even if nothing in the segment does. A c10::ValueError is thrown if a tensor is undefined, and if the
+// segment writes to an input, because its second call would begin with other values.
 #pragma once
 
 #include <torch/types.h>

@@ -1,5 +1,6 @@
 #include "packed_buffers.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/arithmetic.h"
@@ -56,7 +57,6 @@ PackedBuffers::PackedBuffers(const DeviceBackend& backend, std::vector<NamedPara
 void PackedBuffers::replace(const std::vector<torch::Tensor>& buffers) {
   if (buffers.empty()) return;
   for (Item& item : items_) item.buffer.tensor = buffers.at(item.number);
-  replaced_ = true;
 }
 
 void PackedBuffers::check_unchanged() const {
@@ -95,8 +95,6 @@ void PackedBuffers::start(int source) {
   finish();
   check_unchanged();  // on every rank, not only on the source
   source_ = source;
-  packed_versions_ = versions();
-  replaced_ = false;
   if (backend_.rank() == source) copy(/*pack=*/true);
   static const TextNumber kLabel = number_of_label("DDP: buffers");
   const CallLabel label(kLabel);
@@ -109,18 +107,17 @@ void PackedBuffers::finish() {
   if (backend_.rank() != source_) copy(/*pack=*/false);
 }
 
+// LibTorch counts how often a tensor is written, but not what batch_norm writes to running means. So this compares the
+// values.
 bool PackedBuffers::changed() const {
-  return !empty() && backend_.rank() == source_ && (replaced_ || versions() != packed_versions_);
-}
-
-// LibTorch counts how often a tensor is written, except for inference tensors. The sum grows with every count.
-std::uint64_t PackedBuffers::versions() const {
-  std::uint64_t sum = 0;
-  for (const Item& item : items_) {
-    const torch::Tensor& tensor = item.buffer.tensor;
-    if (!tensor.is_inference()) sum += tensor._version();
-  }
-  return sum;
+  if (empty() || backend_.rank() != source_) return false;
+  const torch::NoGradGuard no_grad;
+  return std::any_of(items_.begin(), items_.end(), [](const Item& item) {
+    torch::Tensor now = distinct(item.buffer.tensor);
+    if (static_cast<std::int64_t>(now.nbytes()) != item.bytes) return true;
+    if (!is_plain_memory(now)) now = now.cpu().resolve_conj().resolve_neg().contiguous();
+    return std::memcmp(now.const_data_ptr(), item.place.const_data_ptr(), now.nbytes()) != 0;
+  });
 }
 
 }  // namespace lockstep::nn_detail

@@ -46,15 +46,12 @@ class PackedBuffers {
   };
 
   void copy(bool pack);
-  std::uint64_t versions() const;
 
   const DeviceBackend& backend_;
   std::vector<Item> items_;
   torch::Tensor packed_;  // bytes; each buffer starts at a cache line
   c10::intrusive_ptr<c10d::Work> work_;
   int source_ = 0;
-  std::uint64_t packed_versions_ = 0;
-  bool replaced_ = false;  // since they were packed
 };
 
 }  // namespace lockstep::nn_detail

@@ -28,13 +28,16 @@ void ProgramPasses::leave_last_forward(const ReducedParameters& parameters) {
   if (is_interrupted()) expects_backward_ = false;
   forget_where_told();
   const bool expected = std::exchange(expects_backward_, false) && forward_ != Forward::kOver;
-  if (expected && !parameters.have_graph()) ++dropped_;
+  const bool may_come = expected && parameters.have_graph();
+  if (expected && !may_come) ++dropped_;
+  forward_sends_ = forward_sends_ && may_come;
   backward_began_ = false;
 }
 
+// One backward pass may be that of several forward passes, of which only some were under no_sync.
 void ProgramPasses::begin_forward(bool sends, bool with_graph) {
   forward_ = Forward::kAwaited;
-  forward_sends_ = sends;
+  forward_sends_ = forward_sends_ || sends;
   depth_ = backward_depth();
   called_ = called_ || with_graph;
   forwards_ += sends && with_graph ? 1 : 0;

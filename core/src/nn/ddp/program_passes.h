@@ -15,11 +15,12 @@ class ProgramPasses {
   // The forward pass. `sends`: whether its backward pass sends something in any case. `with_graph`: whether gradients
   // are on.
   void begin_forward(bool sends, bool with_graph);
-  // Before begin_forward(): counts the last forward pass as dropped if no backward pass can follow it any more.
+  // Before begin_forward(): counts the last forward pass as dropped if no backward pass can follow it any more. Else it
+  // stays a reason for that backward pass to send.
   void leave_last_forward(const ReducedParameters& parameters);
   // The forward pass is one that a backward pass should follow.
   void expect_backward() { expects_backward_ |= forward_ != Forward::kOver && forward_sends_; }
-  // From now on the last forward pass is no reason for a backward pass to send.
+  // From now on no forward pass so far is a reason for a backward pass to send.
   void forget_sending() { forward_sends_ = false; }
   // All forward passes so far, of all reducers of this process, are none that a backward pass should follow.
   static void forget_all();

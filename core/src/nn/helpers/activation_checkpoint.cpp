@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/engine.h>
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -143,13 +144,27 @@ void check_defined(const variable_list& tensors, const char* what) {
   }
 }
 
+// Grows when the tensor is written to. LibTorch counts nothing of inference tensors.
+std::int64_t version_of(const Tensor& tensor) {
+  return tensor.is_inference() ? 0 : static_cast<std::int64_t>(tensor._version());
+}
+
 // Its first input stands for the parameters: the outputs require a gradient, also if no other input does.
 struct Checkpointed : torch::autograd::Function<Checkpointed> {
   static variable_list forward(torch::autograd::AutogradContext* context, const Tensor& /*parameters*/,
                                const at::TensorList& inputs, const KeptPtr& segment) {
     context->save_for_backward(inputs.vec());
     context->saved_data["segment"] = torch::IValue::make_capsule(segment);
+    std::vector<std::int64_t> versions;
+    std::transform(inputs.begin(), inputs.end(), std::back_inserter(versions), version_of);
     variable_list outputs = segment->call(inputs.vec());
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      TORCH_CHECK_VALUE(version_of(inputs[i]) == versions[i],
+                        "activation_checkpoint: the segment has written to input ", i,
+                        ", so its second computation would begin with other values; expected a segment that leaves "
+                        "its inputs as they are: clone() the input in the segment, or use an operation that is not in "
+                        "place");
+    }
     check_defined(outputs, "output");
     return outputs;
   }
