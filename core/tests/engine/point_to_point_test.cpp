@@ -15,7 +15,7 @@ using test::Buffer;
 using test::Place;
 
 constexpr auto kMessagePatience = std::chrono::seconds(30);
-constexpr std::size_t kSizes[] = {0, 1, 2048, 2049, 300'000};
+constexpr std::size_t kSizes[] = {0, 1, 40, 41, 2048, 2049, 300'000};
 Deadline soon_enough() {
   return Deadline::after(kMessagePatience);
 }

@@ -148,13 +148,25 @@ inline constexpr int kChannelEntries = 8;
 inline constexpr std::size_t kEagerBytes = 2048;
 struct alignas(kLine) Message {
   std::atomic<std::uint64_t> filled;  // position + 1 once written
-  std::atomic<std::uint64_t> taken;   // position + 1 once the receiver is done with the entry
   std::int64_t tag;
   std::uint64_t bytes;
-  Address data;       // kNowhere: the data is in `eager`
+  Address data;       // of a large message
   Address consumed;   // of a large message: the flag to set once the data has been copied
   Address pipelined;  // of a message that comes in chunks: its PipelinedSend
   alignas(kLine) std::byte eager[kEagerBytes];
+
+  // The place of a message of up to kEagerBytes. A tiny message replaces the addresses, so that one cache line holds
+  // everything.
+  static constexpr std::size_t kTinyBytes = 40;
+  std::byte* inlined() { return bytes <= kTinyBytes ? reinterpret_cast<std::byte*>(this) + kLine - kTinyBytes : eager; }
+};
+static_assert(offsetof(Message, data) == kLine - Message::kTinyBytes);
+
+// The messages of an ordered pair of ranks. The receiver alone writes `taken`, and the sender reads it only when it
+// knows of no free entry. So a message takes one line from core to core.
+struct MessageRing {
+  alignas(kLine) std::atomic<std::uint64_t> taken;  // how many messages the receiver is done with
+  Message entries[kChannelEntries];
 };
 
 // A large message from private memory, in the sender's arena. Chunks are written while the receiver reads earlier ones.
@@ -184,7 +196,7 @@ class ControlLayout {
         wait_notes_(known_causes_ + group_size * sizeof(KnownCause)),
         ranks_(align(wait_notes_ + group_size * sizeof(WaitNote))),
         channels_(ranks_ + group_size * rank_bytes_),
-        stream_(align(channels_ + std::size_t(group_size) * group_size * kChannelEntries * sizeof(Message))),
+        stream_(align(channels_ + std::size_t(group_size) * group_size * sizeof(MessageRing))),
         stream_bytes_(kStreamChunks * stream_chunk_bytes(group_size)),
         large_payloads_(stream_ + group_size * stream_bytes_),
         texts_(large_payloads_ + group_size * large_payload_bytes()) {}
@@ -213,8 +225,8 @@ class ControlLayout {
   std::size_t text(int rank, TextNumber number) const {
     return texts_ + (rank * kMostTexts + number - 1) * sizeof(PlaceText);
   }
-  std::size_t message(int from, int to, int entry) const {
-    return channels_ + ((std::size_t(from) * group_size_ + to) * kChannelEntries + entry) * sizeof(Message);
+  std::size_t messages(int from, int to) const {
+    return channels_ + (std::size_t(from) * group_size_ + to) * sizeof(MessageRing);
   }
 
  private:

@@ -62,8 +62,9 @@ class GroupMemory {
   PieceEntry* pieces(int rank, std::uint64_t sequence) const {
     return &at<PieceEntry>(layout_.pieces(rank, slot(sequence)));
   }
+  MessageRing& messages(int from, int to) const { return at<MessageRing>(layout_.messages(from, to)); }
   Message& message(int from, int to, std::uint64_t position) const {
-    return at<Message>(layout_.message(from, to, static_cast<int>(position % kChannelEntries)));
+    return messages(from, to).entries[position % kChannelEntries];
   }
 
   // Says from where this rank calls a collective. Under the group's lock, before `current` and the post are stored.

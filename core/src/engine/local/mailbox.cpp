@@ -51,6 +51,7 @@ Mailbox::Mailbox(const GroupMemory& memory, const Waiting& waiting)
     : memory_(memory),
       waiting_(waiting),
       sent_(memory.size()),
+      known_taken_(memory.size()),
       received_(memory.size()),
       waiting_sends_(memory.size()) {}
 
@@ -173,17 +174,21 @@ void Mailbox::move_messages() {
   fetching_.remove_if([&](Fetching& fetching) { return fetch_chunks(fetching); });
 }
 
+bool Mailbox::has_room(int to) {
+  if (sent_[to] - known_taken_[to] < kChannelEntries) return true;
+  known_taken_[to] = memory_.messages(memory_.rank(), to).taken.load(std::memory_order_acquire);
+  return sent_[to] - known_taken_[to] < kChannelEntries;
+}
+
 bool Mailbox::try_send(Transfer& transfer) {
   const std::uint64_t position = sent_[transfer.peer];
+  if (!has_room(transfer.peer)) return false;
   Message& message = memory_.message(memory_.rank(), transfer.peer, position);
-  const bool free =
-      position < kChannelEntries || message.taken.load(std::memory_order_acquire) == position - kChannelEntries + 1;
-  if (!free) return false;
   message.tag = transfer.tag;
   message.bytes = transfer.source.bytes;
-  message.data = message.consumed = message.pipelined = kNowhere;
-  if (transfer.source.bytes <= kEagerBytes) {
-    if (transfer.source.bytes > 0) std::memcpy(message.eager, transfer.source.data, transfer.source.bytes);
+  const bool large = transfer.source.bytes > kEagerBytes;
+  if (!large) {
+    if (transfer.source.bytes > 0) std::memcpy(message.inlined(), transfer.source.data, transfer.source.bytes);
     end(transfer);
   } else if (Status status = send_large(transfer, message); !status.ok()) {
     transfer.status = std::move(status);
@@ -195,11 +200,12 @@ bool Mailbox::try_send(Transfer& transfer) {
   message.filled.store(position + 1, std::memory_order_seq_cst);
   LOCKSTEP_FAULT_POINT("message: sent");
   waiting_.notify(true);
-  if (message.pipelined != kNowhere) write_chunks(transfer.source, message);
+  if (large && message.pipelined != kNowhere) write_chunks(transfer.source, message);
   return true;
 }
 
 Status Mailbox::send_large(Transfer& transfer, Message& message) {
+  message.pipelined = kNowhere;
   Outgoing outgoing;
   outgoing.transfer = &transfer;
   const void* data = transfer.source.data;
@@ -288,33 +294,39 @@ void Mailbox::fetch_from(int source) {
       receives_.erase(receive);
       deliver(transfer, arrival);
     } else {
-      arrival.number = arrivals_++;
-      unexpected_.emplace(arrival.tag, std::move(arrival));
+      keep(std::move(arrival));
     }
     ++received_[source];
     LOCKSTEP_FAULT_POINT("message: read");
-    message.taken.store(position + 1, std::memory_order_seq_cst);
+    memory_.messages(source, memory_.rank()).taken.store(position + 1, std::memory_order_seq_cst);
     waiting_.notify(true);
   }
 }
 
+// The entry is about to be used again.
+void Mailbox::keep(Arrival arrival) {
+  if (arrival.consumed == nullptr && arrival.bytes > 0) {
+    arrival.kept.assign(reinterpret_cast<const char*>(arrival.data), arrival.bytes);
+    arrival.data = nullptr;
+  }
+  arrival.number = arrivals_++;
+  unexpected_.emplace(arrival.tag, std::move(arrival));
+}
+
 Status Mailbox::reach(int source, const Message& message) const {
+  if (message.bytes <= kEagerBytes) return {};
   for (const Address address : {message.data, message.consumed, message.pipelined})
     LOCKSTEP_RETURN_IF_ERROR(memory_.reach(source, address));
   return {};
 }
 
-Mailbox::Arrival Mailbox::open(int source, const Message& message) const {
-  Arrival arrival{source, message.tag, message.bytes, {}, nullptr, nullptr, nullptr};
-  if (message.data == kNowhere) {
-    arrival.eager.assign(reinterpret_cast<const char*>(message.eager),
-                         std::min<std::size_t>(message.bytes, kEagerBytes));
-  } else {
-    arrival.data = memory_.resolve(source, message.data);
-    arrival.consumed = reinterpret_cast<std::atomic<std::uint32_t>*>(memory_.resolve(source, message.consumed));
-    if (message.pipelined != kNowhere)
-      arrival.pipelined = reinterpret_cast<PipelinedSend*>(memory_.resolve(source, message.pipelined));
-  }
+Mailbox::Arrival Mailbox::open(int source, Message& message) const {
+  Arrival arrival{source, message.tag, message.bytes, message.inlined(), nullptr, nullptr};
+  if (message.bytes <= kEagerBytes) return arrival;
+  arrival.data = memory_.resolve(source, message.data);
+  arrival.consumed = reinterpret_cast<std::atomic<std::uint32_t>*>(memory_.resolve(source, message.consumed));
+  if (message.pipelined != kNowhere)
+    arrival.pipelined = reinterpret_cast<PipelinedSend*>(memory_.resolve(source, message.pipelined));
   return arrival;
 }
 
@@ -330,8 +342,13 @@ void Mailbox::deliver(Transfer& receive, const Arrival& arrival) {
     if (fetch_chunks(fetching_.back())) fetching_.pop_back();
     return;
   } else if (arrival.bytes > 0) {
-    const void* data = arrival.data != nullptr ? static_cast<const void*>(arrival.data) : arrival.eager.data();
-    copy_cached(receive.target.data, data, arrival.bytes);
+    const void* data = arrival.data != nullptr ? static_cast<const void*>(arrival.data) : arrival.kept.data();
+    // Of short messages the C library fetches the lines from the other core faster: 2 KiB arrive in 0.89 us, not 0.97.
+    if (arrival.consumed == nullptr) {
+      std::memcpy(receive.target.data, data, arrival.bytes);
+    } else {
+      copy_cached(receive.target.data, data, arrival.bytes);
+    }
   }
   end_receive(receive, arrival);
 }
@@ -363,9 +380,10 @@ bool Mailbox::fetch_chunks(Fetching& fetching) {
 }
 
 void Mailbox::end_receive(Transfer& receive, const Arrival& arrival) {
-  // The sender breaks the group before it takes back its memory. What was read is valid only if that has not happened.
-  if (arrival.data != nullptr && receive.status.ok()) receive.status = waiting_.broken_by_now();
   if (arrival.consumed != nullptr) {
+    // The sender breaks the group before it takes back its memory. What was read is valid only if that has not
+    // happened.
+    if (receive.status.ok()) receive.status = waiting_.broken_by_now();
     LOCKSTEP_FAULT_POINT("message: consumed");
     set_peer_flag(*arrival.consumed, std::uint32_t{1}, std::memory_order_seq_cst);
     waiting_.notify(true);

@@ -58,15 +58,15 @@ class Mailbox {
   const std::list<std::shared_ptr<LocalOperation>>& started() const { return started_; }
 
  private:
-  struct Arrival {  // a message that has arrived, wherever its bytes are
+  struct Arrival {  // a message that has arrived
     int from;
     std::int64_t tag;
     std::size_t bytes;
-    std::string eager;
-    const std::byte* data;  // large: in the sender's arena
-    std::atomic<std::uint32_t>* consumed;
-    PipelinedSend* pipelined;  // null: the whole message is there
-    std::uint64_t number = 0;  // in the order in which they came
+    const std::byte* data;                 // in the entry; large: in the sender's arena; null: in `kept`
+    std::atomic<std::uint32_t>* consumed;  // null: a message of up to kEagerBytes
+    PipelinedSend* pipelined;              // null: the whole message is there
+    std::string kept = {};                 // of a message of up to kEagerBytes without a receive
+    std::uint64_t number = 0;              // in the order in which they came
   };
   struct Fetching {  // a receive whose message comes in chunks
     Transfer* transfer;
@@ -85,6 +85,7 @@ class Mailbox {
   void finish_ended();
   void move_messages();
   bool try_send(Transfer& transfer);
+  bool has_room(int to);
   Status send_large(Transfer& transfer, Message& message);
   Status open_pipelined_send(Outgoing& outgoing, Message& message, std::size_t bytes);
   void write_chunks(const ConstPiece& source, const Message& message);
@@ -93,8 +94,9 @@ class Mailbox {
   void fetch_from(int source);
   // `look`: only of that look, and only if all of the message has been written; null: any.
   bool take_unexpected(Transfer& transfer, MessageLook* look);
+  void keep(Arrival arrival);
   Status reach(int source, const Message& message) const;
-  Arrival open(int source, const Message& message) const;
+  Arrival open(int source, Message& message) const;
   static bool takes_from(const Transfer& receive, int source) {
     return receive.peer == kAnySource || receive.peer == source;
   }
@@ -103,6 +105,7 @@ class Mailbox {
   const GroupMemory& memory_;
   const Waiting& waiting_;
   std::vector<std::uint64_t> sent_;                   // by destination
+  std::vector<std::uint64_t> known_taken_;            // by destination: MessageRing::taken, as last read
   std::vector<std::uint64_t> received_;               // by source
   std::vector<std::deque<Transfer*>> waiting_sends_;  // by destination: for room in its ring
   std::size_t sends_ = 0;                             // that wait
