@@ -41,7 +41,11 @@ class Tools:
     rounds: int | None = None  # as the user asks
 
     def choose_rounds(self, full: int, quick: int) -> int:
-        return self.rounds or (quick if self.quick else full)
+        return self.rounds or self.choose(full, quick)
+
+    def choose(self, full: int, quick: int) -> int:
+        """A number that --rounds does not change."""
+        return quick if self.quick else full
 
     def program(self, name: str) -> Path:
         path = self.build / "bin" / name
