@@ -1,5 +1,7 @@
 #include "support/fake_transport.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <condition_variable>
 #include <cstddef>
@@ -189,8 +191,9 @@ class FakeTransport final : public Transport {
     request.done = true;
   }
   static void write(const Receive& receive, const void* data, std::size_t bytes) {
-    if (bytes > receive.bytes) {
-      return end(*receive.request, {ErrorCode::kMismatch, "the message is longer than its receiver expects"});
+    if (bytes != receive.bytes) {
+      return end(*receive.request,
+                 {ErrorCode::kMismatch, fmt::format("expected a message of {} bytes, found {}", receive.bytes, bytes)});
     }
     if (bytes > 0) std::memcpy(receive.data, data, bytes);
     end(*receive.request);

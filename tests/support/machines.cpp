@@ -1,8 +1,10 @@
 #include "support/machines.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,6 +14,7 @@
 #include <filesystem>
 #include <stdexcept>
 
+#include "lockstep/base/fd.h"
 #include "support/process_ranks.h"
 
 namespace lockstep::test {
@@ -93,6 +96,20 @@ std::vector<std::string> Machines::on(int machine, const std::vector<std::string
 
 std::string Machines::run(int machine, const std::vector<std::string>& command) const {
   return run_in(machines_[machine]->pid(), command);
+}
+
+std::unique_ptr<Process> Machines::cut_for(int machine, std::chrono::milliseconds time) const {
+  const std::string set = "ip link set " + port_of(machine);
+  const std::string seconds = fmt::format("{:.3f}", std::chrono::duration<double>(time).count());
+  return std::make_unique<Process>(
+      inside(switch_->pid(), {"sh", "-c", set + " nomaster; sleep " + seconds + "; " + set + " master bridge"}));
+}
+
+void Machines::enter(int machine) const {
+  const std::string path = fmt::format("/proc/{}/ns/net", machines_[machine]->pid());
+  const Fd space(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!space.valid() || setns(space.get(), CLONE_NEWNET) != 0)
+    throw std::runtime_error("this test needs to enter networks, as root: " + path);
 }
 
 JobOnMachines::JobOnMachines(const WorldOnMachines& world) : machines_(static_cast<int>(world.ranks.size())) {

@@ -3,6 +3,7 @@
 // machine's own network is not touched.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -31,6 +32,10 @@ class Machines {
   // The interface stays up, but nothing passes: nobody gets an error.
   void cut(int machine) const { run_in(switch_->pid(), {"ip", "link", "set", port_of(machine), "nomaster"}); }
   void mend(int machine) const { run_in(switch_->pid(), {"ip", "link", "set", port_of(machine), "master", "bridge"}); }
+  // Cuts, and mends after `time`: then the process ends.
+  std::unique_ptr<Process> cut_for(int machine, std::chrono::milliseconds time) const;
+  // From now on this thread, and threads that it starts, have the network of the machine.
+  void enter(int machine) const;
 
  private:
   static std::string port_of(int machine) { return "port" + std::to_string(machine); }

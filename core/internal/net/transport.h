@@ -50,6 +50,7 @@ class Transport {
   virtual void introduce(int peer, std::string address) = 0;
 
   virtual void send(int peer, std::uint64_t tag, const void* data, std::size_t bytes, TransportRequest& request) = 0;
+  // kMismatch if the message has another length than `bytes`; then nothing is written.
   virtual void receive(int peer, std::uint64_t tag, void* data, std::size_t bytes, TransportRequest& request) = 0;
   // Sends an active message. The header (at most 256 bytes) is copied, the data is not.
   virtual void post(int peer, std::string_view header, const void* data, std::size_t bytes,

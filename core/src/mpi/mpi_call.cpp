@@ -17,12 +17,13 @@ void* mpi_address(const at::Tensor& tensor) {
 MpiCall::MpiCall(const std::shared_ptr<MpiGroup>& group, const char* operation, int rank, const Options& options)
     : CallChecks(group->who(), operation, group->group_size()), rank_(rank), options_(options) {
   if (record_.isActive()) record_.before(operation);
-  if (const Status health = group->health(); !health.ok()) {
-    throw_status(health, fmt::format("{}, {}", who(), operation));
-  }
-  if (!group->works().empty()) group->works().collect();
   pending_.group = group;
   pending_.operation = operation;
+  pending_.place = group->places().current();
+  if (const Status health = group->health(); !health.ok()) {
+    throw_status(health, fmt::format("{}, {}{}", who(), operation, place()));
+  }
+  if (!group->works().empty()) group->works().collect();
   pending_.sequence = group->next_sequence();
   pending_.deadline = Deadline::after(options.timeout);
   // Messages of the monitored barrier are of an unknown type.
@@ -155,22 +156,23 @@ void MpiCall::follow_earlier_works() {
 
 void MpiCall::refuse(const std::exception& error) {
   if (collective_ == 0 || has_begun_) return;
-  pending_.group->refusals().refuse(collective_, reason_to_refuse(error));
+  const std::string called = place().empty() ? "" : fmt::format(" (called{})", place());
+  pending_.group->refusals().refuse(collective_, reason_to_refuse(error) + called);
 }
 
 void MpiCall::break_here(const std::exception& error) {
   if (group_size() == 1) return;
-  pending_.group->break_with(Status(ErrorCode::kInvalidArgument, fmt::format("{} was refused on this rank only: {}",
-                                                                             operation(), plain_text(error))));
+  pending_.group->break_with(Status(
+      ErrorCode::kInvalidArgument, fmt::format("{} was refused on this rank only: {}", describe(), plain_text(error))));
 }
 
 void MpiCall::fail(const Status& status, bool left) {
-  if (!left) pending_.group->break_with(status.with_context(operation()));
+  if (!left) pending_.group->break_with(status.with_context(describe()));
   // Earlier requests of a coalesced call are under way, and MPI may still use their memory.
   if (!pending_.requests.empty()) {
     MpiRuntime::of_process().keep_for_ever(std::move(pending_.kept), std::move(pending_.layouts));
   }
-  throw_status(status, fmt::format("{}, {} #{}", who(), operation(), pending_.sequence));
+  throw_status(status, fmt::format("{}, {}", who(), describe()));
 }
 
 c10::intrusive_ptr<c10d::Work> MpiCall::work(std::vector<at::Tensor> outputs) {

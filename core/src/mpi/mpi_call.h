@@ -105,6 +105,9 @@ class MpiCall : public CallChecks {
   c10::intrusive_ptr<c10d::Work> work(std::vector<at::Tensor> outputs);
 
  private:
+  // " at src/train.cpp:41"; empty if the place is not known.
+  std::string place() const { return pending_.group->places().describe(pending_.place); }
+  std::string describe() const { return pending_.group->describe(operation(), pending_.sequence, pending_.place); }
   [[noreturn]] void fail(const Status& status, bool left = false);
   void break_here(const std::exception& error);
 

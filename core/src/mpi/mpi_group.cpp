@@ -117,11 +117,20 @@ Status Refusals::settle(std::uint64_t number, Deadline deadline) {
   return {};
 }
 
-MpiGroup::MpiGroup(MPI_Comm communicator, std::string who, int group_size, std::unique_ptr<Refusals> refusals)
-    : who_(std::move(who)), group_size_(group_size), communicator_(communicator), refusals_(std::move(refusals)) {}
+MpiGroup::MpiGroup(MPI_Comm communicator, std::string who, int group_size, CallPlaces places,
+                   std::unique_ptr<Refusals> refusals)
+    : who_(std::move(who)),
+      group_size_(group_size),
+      places_(places),
+      communicator_(communicator),
+      refusals_(std::move(refusals)) {}
 
 MpiGroup::~MpiGroup() {
   leave();
+}
+
+std::string MpiGroup::describe(const char* operation, std::uint64_t sequence, CallPlace place) const {
+  return fmt::format("{} #{}{}", operation, sequence, places_.describe(place));
 }
 
 Status MpiGroup::error() const {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "c10d/backend/backend_plugin.h"
 #include "c10d/backend/works_under_way.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/fork.h"
@@ -56,13 +57,17 @@ class FutureCompleter;
 // What an MPI group shares with the works that it has returned: the communicator, the first error, the works under way.
 class MpiGroup {
  public:
-  MpiGroup(MPI_Comm communicator, std::string who, int group_size, std::unique_ptr<Refusals> refusals);
+  MpiGroup(MPI_Comm communicator, std::string who, int group_size, CallPlaces places,
+           std::unique_ptr<Refusals> refusals);
   ~MpiGroup();
   MpiGroup(const MpiGroup&) = delete;
   MpiGroup& operator=(const MpiGroup&) = delete;
 
   const std::string& who() const { return who_; }
   int group_size() const { return group_size_; }
+  const CallPlaces& places() const { return places_; }
+  // "all_reduce #3 at src/train.cpp:41".
+  std::string describe(const char* operation, std::uint64_t sequence, CallPlace place) const;
   // The next three under MpiRuntime's mutex. MPI_COMM_NULL: leave() has freed it.
   MPI_Comm communicator() const { return communicator_; }
   // Counts MPI's requests, also those of blocking calls of other threads.
@@ -96,6 +101,7 @@ class MpiGroup {
   const Origin origin_;
   const std::string who_;
   const int group_size_;
+  const CallPlaces places_;
   MPI_Comm communicator_;
   int requests_ = 0;  // under way
   std::atomic<std::uint64_t> sequence_{0};

@@ -42,6 +42,7 @@ MpiWork::MpiWork(int rank, c10d::OpType type, std::vector<at::Tensor> outputs, P
       group_(pending.group),
       operation_(pending.operation),
       sequence_(pending.sequence),
+      place_(pending.place),
       deadline_(pending.deadline),
       patience_(Deadline::after(kPatience)),
       pending_(std::move(pending)) {}
@@ -51,7 +52,7 @@ MpiWork::~MpiWork() {
 }
 
 std::string MpiWork::name() const {
-  return fmt::format("{}, {} #{}", group_->who(), operation_, sequence_);
+  return fmt::format("{}, {}", group_->who(), describe());
 }
 
 void MpiWork::finish_by(Deadline deadline) {
@@ -70,7 +71,7 @@ void MpiWork::look_for_refusals(bool now) {
   const Status refused = group_->refusals().look(group_->collectives(), now);
   if (refused.ok()) return;
   settle(refused);
-  group_->break_with(refused.with_context(operation_));
+  group_->break_with(refused.with_context(describe()));
 }
 
 bool MpiWork::settle_if_done() {
@@ -86,7 +87,7 @@ bool MpiWork::settle_if_done() {
   // A message of the wrong size was received nevertheless, and concerns no other rank. A barrier only repeats the error
   // of an earlier work.
   const bool harmless = is_receive() || is_barrier() ? status.code() == ErrorCode::kMismatch : false;
-  if (!status.ok() && !harmless) group_->break_with(status.with_context(operation_));
+  if (!status.ok() && !harmless) group_->break_with(status.with_context(describe()));
   return true;
 }
 
@@ -144,7 +145,7 @@ void MpiWork::time_out() {
       "not done in time; some rank has not made the matching call, is slow, or is gone. This breaks the "
       "group");
   settle(status);
-  group_->break_with(Status(ErrorCode::kTimeout, fmt::format("{} timed out", operation_)));
+  group_->break_with(Status(ErrorCode::kTimeout, fmt::format("{} timed out", describe())));
 }
 
 bool MpiWork::test() {

@@ -22,6 +22,7 @@ class MpiWork final : public GroupWork {
     std::shared_ptr<MpiGroup> group;
     const char* operation = "";
     std::uint64_t sequence = 0;
+    CallPlace place = {};
     std::vector<MPI_Request> requests = {};
     std::vector<HeldMemory> kept = {};                      // what MPI reads and writes
     std::vector<std::shared_ptr<const void>> layouts = {};  // counts and offsets that MPI reads
@@ -57,11 +58,14 @@ class MpiWork final : public GroupWork {
   std::exception_ptr make_exception(const Status& status) const override;
   std::shared_ptr<FutureCompleter> completer() override { return group_->completer(); }
   Deadline deadline() const override { return deadline_; }
+  // "all_reduce #3 at src/train.cpp:41".
+  std::string describe() const { return group_->describe(operation_, sequence_, place_); }
   std::string name() const;
 
   const std::shared_ptr<MpiGroup> group_;
   const char* const operation_ = "";
   const std::uint64_t sequence_ = 0;
+  const CallPlace place_;
   const Deadline deadline_ = Deadline::never();
   const Deadline patience_ = Deadline::never();  // then it begins to ask for refusals
   std::atomic<int> source_{-1};

@@ -70,22 +70,23 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupMpi::create(const BackendRequest& 
   check_usable(runtime, request);
   check_place(runtime, request);
   const std::string who = describe_member(request.rank, request.name, request.global_ranks);
+  const std::string joining = who + ", joining the group" + request.places.describe(request.places.current());
   // MPI makes communicators without a deadline: first make sure, with one, that all members are here.
   const std::string members = "members";
   const auto here = comm::exchange_members(*request.store, members, comm::Roster(request.global_ranks),
                                            comm::describe_this_process(request.rank, request.group_size()),
                                            Deadline::after(request.timeout));
-  if (!here.ok()) throw_status(here.status(), who + ", joining the group");
+  if (!here.ok()) throw_status(here.status(), joining);
   comm::delete_by_last_rank(*request.store, members + "/done", request.group_size(), comm::membership_keys(members));
   if (request.mpi_communicator) {
     const Status kept = runtime.make_groups_of(MPI_Comm_f2c(*request.mpi_communicator));
-    if (!kept.ok()) throw_status(kept, who + ", joining the group");
+    if (!kept.ok()) throw_status(kept, joining);
   }
   auto communicator = runtime.make_communicator(request.global_ranks);
-  if (!communicator.ok()) throw_status(communicator.status(), who + ", joining the group");
+  if (!communicator.ok()) throw_status(communicator.status(), joining);
   auto refusals = std::make_unique<Refusals>(request.store, request.rank, request.global_ranks);
-  std::shared_ptr<MpiGroup> group(new MpiGroup(*communicator, who, request.group_size(), std::move(refusals)),
-                                  LeakInForks());
+  std::shared_ptr<MpiGroup> group(
+      new MpiGroup(*communicator, who, request.group_size(), request.places, std::move(refusals)), LeakInForks());
   runtime.enter_group(request.timeout);
   Membership membership{request.store,        request.name,         request.rank,
                         request.group_size(), request.global_ranks, request.timeout};
@@ -101,8 +102,10 @@ ProcessGroupMpi::~ProcessGroupMpi() {
 }
 
 c10::intrusive_ptr<c10d::Backend> ProcessGroupMpi::create_part(Membership part) const {
-  return create(
-      {std::move(part.store), std::move(part.name), part.rank, std::move(part.global_ranks), {}, part.timeout});
+  BackendRequest request{std::move(part.store), std::move(part.name), part.rank, std::move(part.global_ranks), {},
+                         part.timeout};
+  request.places = group_->places();
+  return create(request);
 }
 
 void ProcessGroupMpi::abort() {
@@ -160,8 +163,9 @@ void ProcessGroupMpi::monitoredBarrier(const c10d::BarrierOptions& opts, bool /*
   if (names.empty()) return;
   const Status status(ErrorCode::kTimeout, fmt::format("rank(s) {} of the world did not come within {} ms",
                                                        fmt::join(names, ", "), timeout.count()));
-  group_->break_with(status.with_context("monitored_barrier"));
-  throw_status(status, group_->who() + ", monitored_barrier");
+  const std::string call = "monitored_barrier" + group_->places().describe(group_->places().current());
+  group_->break_with(status.with_context(call));
+  throw_status(status, fmt::format("{}, {}", group_->who(), call));
 }
 
 void ProcessGroupMpi::lead_barrier(std::chrono::milliseconds timeout, const at::Tensor& missing) {

@@ -151,6 +151,25 @@ TEST_F(InspectMulti, ASignalToTheLauncherAsksForDumpsAndEndsNoWorker) {
   EXPECT_EQ(workers_of(name_).size(), 3U);
 }
 
+// Before the death, while the launcher writes the dumps of it, and while it ends the others.
+TEST_F(InspectMulti, SignalsInTheMiddleOfACrashChangeNothing) {
+  Process process(job(name_, "kill", {"--dump-dir", folder_.path("dumps"), "--grace", "0"}));
+  ASSERT_TRUE(wait_for([&] { return has_recorded(process); }));
+  ASSERT_TRUE(wait_for([&] {
+    kill(process.pid(), SIGUSR1);
+    return process.ended();
+  }));
+  const Finished end = process.finish();
+  EXPECT_EQ(end.exit_code, 128 + SIGKILL) << end.err;
+  EXPECT_TRUE(contains(end.err, "rank 2 failed first: signal SIGKILL (9)")) << end.err;
+  EXPECT_TRUE(process.wait_until_no_descendant());
+  const std::string dumps = folder_.path("dumps/" + name_ + "/attempt_0");
+  const Finished said = inspect({dumps});
+  EXPECT_TRUE(contains(said.out, "has ended: signal SIGKILL (9); its last operation was all_reduce #4")) << said.out;
+  EXPECT_TRUE(contains(said.out, "ranks 0, 1 wait in all_reduce #5")) << said.out;
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dumps), {}), 3) << "files are left";
+}
+
 TEST_F(InspectMulti, TheSignalGoesOnToWorkersThatTakeIt) {
   Process process(job(name_, "catch", {"--dump-dir=" + folder_.path("dumps")}));
   ASSERT_TRUE(wait_for([&] { return has_recorded(process); }));

@@ -53,11 +53,18 @@ void train_with_newcomers(const Plan& plan) {
       const bool is_newcomer = number >= plan.world;
       Program mine = program_of(plan);
       mine.newcomers = comm::FileStore::open(folder.path("waiting")).value();
+      mine.tell = [&](const std::string& what) {
+        if (what == "died") std::ofstream(folder.path("died." + std::to_string(number)));
+      };
       mine.before_update = [&](std::int64_t step) {
         if (step != plan.comes_at || step == 0) return;
         std::ofstream(folder.path("come"));
         EXPECT_TRUE(wait_for([&] { return mine.newcomers->add("elastic/newcomers", 0).value() > 0; }));
       };
+      if (is_newcomer) {  // they are asked in the order in which they have come
+        EXPECT_TRUE(
+            wait_for([&] { return mine.newcomers->add("elastic/newcomers", 0).value() >= number - plan.world; }));
+      }
       if (is_newcomer && plan.comes_at > 0) {
         EXPECT_TRUE(wait_for([&] { return std::filesystem::exists(folder.path("come")); }));
       }
@@ -76,6 +83,8 @@ void train_with_newcomers(const Plan& plan) {
       }
     });
   });
+  for (const Death& death : plan.deaths)
+    EXPECT_TRUE(std::filesystem::exists(folder.path("died." + std::to_string(death.number)))) << death.number;
 }
 
 class NewcomerPlacesFault : public testing::TestWithParam<Place> {};
@@ -99,6 +108,12 @@ TEST(NewcomersFault, AllRanksAreReplacedOneAfterAnother) {
 // The first newcomer dies after it has met the others.
 TEST(NewcomersFault, ANewcomerDiesInTheRecovery) {
   train_with_newcomers({.newcomers = 2, .deaths = {{1, 4, Place::kBackward}, {3, 0, Place::kRebuild}}});
+}
+
+// The newcomer itself, or rank 0, which sends it the state.
+TEST(NewcomersFault, ADeathWhileANewcomerTakesTheState) {
+  train_with_newcomers({.newcomers = 2, .deaths = {{1, 4, Place::kBackward}, {3, 0, Place::kTakes}}});
+  train_with_newcomers({.newcomers = 2, .deaths = {{1, 4, Place::kBackward}, {0, 0, Place::kSends}}, .adam = true});
 }
 
 // As many deaths as newcomers, of any process. LOCKSTEP_TEST_SOAK says how many plans for each world.

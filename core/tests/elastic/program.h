@@ -60,6 +60,8 @@ enum class Place {
   kAfterStep,
   kRebuild,  // when the world is formed anew after an earlier death
   kAnyTime,  // some time after it has begun the step: `delay`
+  kSends,    // when it sends its state to a rank that needs it, after an earlier death
+  kTakes,    // when it has got the first part of that state
 };
 inline constexpr int kPlaces = 5;  // those in a step
 
@@ -222,9 +224,12 @@ inline int train(Program& program, int number, bool is_newcomer = false) {
   };
   std::optional<DistributedDataParallel<std::shared_ptr<TestNet>>> ddp;
   std::optional<ElasticTraining> training;
+  const auto die_in_recovery = [&](Place place) {
+    if (training->recoveries() > 0 || is_newcomer) die_in(0, place);
+  };
   training.emplace(ElasticOptions{.rebuild =
                                       [&] {
-                                        if (training->recoveries() > 0 || is_newcomer) die_in(0, Place::kRebuild);
+                                        die_in_recovery(Place::kRebuild);
                                         program.in_rebuild();
                                         ddp.emplace(program.net, DistributedDataParallelOptions{.bucket_cap_mb = 1e-4});
                                         program.rebuilt();
@@ -242,10 +247,12 @@ inline int train(Program& program, int number, bool is_newcomer = false) {
   training->add_state(
       [&](checkpoint::Checkpoint& state) {
         program.in_save();
+        die_in_recovery(Place::kSends);
         state.set("own", program.own_count);
       },
       [&](const checkpoint::Checkpoint& state) {
         program.in_restore();
+        die_in_recovery(Place::kTakes);
         program.own_count = state.get_int("own");
       });
   if (is_newcomer && !training->join()) return -1;

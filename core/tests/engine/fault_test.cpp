@@ -251,6 +251,36 @@ TEST(CommunicatorFault, FrozenRankIsNamedByTheTimeout) {
   job.expect_victim_killed(1);
 }
 
+// Rank 0 hears of rank 2 only through rank 1, which is on the machine of rank 2 and waits for it.
+TEST(CommunicatorFault, AFrozenRankBehindAnotherIsNamedOnTheOtherMachine) {
+  if (is_rank()) {
+    setenv("LOCKSTEP_MACHINE", std::string(std::getenv("RANK")) == "0" ? "first" : "second", 1);
+    const ProcessGroup group;
+    EXPECT_TRUE(group->run(Barrier{}, Deadline::after(30s)).ok());
+    std::vector<float> values(300'000, 1.0F);
+    const AllReduce call{values.data(), values.data(), values.size()};
+    if (group->rank() == 2) {
+      const auto operation = group->start(call);
+      say_ready();
+      wait_for_ever();
+    }
+    say_ready();
+    EXPECT_TRUE(group.wait_until_stopped(2));
+    const Status status = group->run(call, Deadline::after(group->rank() == 0 ? 1500ms : 30s));
+    expect_names(status, ErrorCode::kTimeout,
+                 "all_reduce #2 of group 'world' timed out on rank 0: every rank called it");
+    expect_names(status, ErrorCode::kTimeout, "; rank(s) 2 (on ");
+    expect_names(status, ErrorCode::kTimeout, ", stopped by a signal) stand still");
+    return;
+  }
+  FaultyJob job(3);
+  ASSERT_TRUE(job.all_ready());
+  job.send_signal(2, SIGSTOP);
+  job.expect_survivors_end(2);
+  job.send_signal(2, SIGKILL);
+  job.expect_victim_killed(2);
+}
+
 // Frozen inside the operation, or before it: named either way.
 TEST(CommunicatorFault, FrozenRankIsNamedWithinAStream) {
   if (is_rank()) {

@@ -21,6 +21,11 @@ namespace {
 
 using std::chrono::milliseconds;
 
+// How errors name a line of this file.
+std::string at(int line) {
+  return c10::str(" at mpi/mpi_test.cpp:", line);
+}
+
 TEST(MpiGroupsMulti, AreApartAndTranslateRanks) {
   run_world(4, [](int rank) {
     EXPECT_EQ(get_backend(), "mpi");
@@ -219,20 +224,25 @@ TEST(MpiFault, TimeoutsNameTheMissing) {
   const ProcessGroup third = new_group({0, 1});
   const ProcessGroup fourth = new_group({0, 1});
   if (world.rank() == 1) return barrier();
-  expect_error(ErrorCode::kTimeout, {"rank(s) 1", "300 ms"},
+  const std::string monitored = "monitored_barrier" + at(__LINE__ + 2);
+  expect_error(ErrorCode::kTimeout, {monitored, "rank(s) 1", "300 ms"},
                [&] { monitored_barrier({.group = first, .timeout = milliseconds(300)}); });
-  expect_error(ErrorCode::kAborted, {"broken", "monitored_barrier"}, [&] { barrier({.group = first}); });
-  expect_error(ErrorCode::kTimeout, {"all_reduce", "not done in time"},
+  expect_error(ErrorCode::kAborted, {"barrier" + at(__LINE__ + 1), "broken", monitored},
+               [&] { barrier({.group = first}); });
+  expect_error(ErrorCode::kTimeout, {"all_reduce #1" + at(__LINE__ + 1), "not done in time"},
                [&] { all_reduce(torch::ones({2}), {.group = second, .timeout = milliseconds(300)}); });
+  const std::string received = "recv #1" + at(__LINE__ + 1);
   const Work message = irecv(torch::ones({2}), 1, {.group = fourth, .timeout = milliseconds(300)});
-  expect_error(ErrorCode::kTimeout, {"recv", "not done in time"}, [&] { message->wait(); });
+  expect_error(ErrorCode::kTimeout, {received, "not done in time"}, [&] { message->wait(); });
   // Testing ends like waiting: at the deadline, and then for all works of the group.
+  const std::string reduced = "all_reduce #1" + at(__LINE__ + 1);
   const Work late = all_reduce_async(torch::ones({2}), {.group = third, .timeout = milliseconds(300)});
+  const std::string waits = "recv #2" + at(__LINE__ + 1);
   const Work beside = irecv(torch::ones({2}), 1, {.group = third});
   while (!late->isCompleted()) std::this_thread::yield();
   EXPECT_TRUE(beside->isCompleted());
-  expect_error(ErrorCode::kTimeout, {"all_reduce", "not done in time"}, [&] { late->wait(); });
-  expect_error(ErrorCode::kAborted, {"recv", "broken", "all_reduce timed out"}, [&] { beside->wait(); });
+  expect_error(ErrorCode::kTimeout, {reduced, "not done in time"}, [&] { late->wait(); });
+  expect_error(ErrorCode::kAborted, {waits, "broken", reduced + " timed out"}, [&] { beside->wait(); });
   if (!testing::Test::HasFailure()) std::cout << "rank 0 has seen it all" << std::endl;
   barrier();
 }
@@ -245,6 +255,7 @@ TEST(MpiFault, ARefusalOfOneRankBreaksTheGroupOnAll) {
   const ProcessGroup scatters = new_group({0, 1});
   const ProcessGroup sums = new_group({0, 1});
   const torch::Tensor tensor = torch::ones({2});
+  const int line = __LINE__ + 1;
   const auto sum = [&](const torch::Tensor& one) { all_reduce(one, {.group = sums}); };
   if (world.rank() == 1) {
     expect_error(ErrorCode::kMismatch, {"scatter", "rank(s) 0 could not take part: scatter: `inputs`"},
@@ -257,15 +268,17 @@ TEST(MpiFault, ARefusalOfOneRankBreaksTheGroupOnAll) {
   }
   expect_error(ErrorCode::kInvalidArgument, {"gather", "`outputs` must have 2"},
                [&] { gather(tensor, {tensor}, 0, {.group = gathers}); });
-  expect_error(ErrorCode::kAborted, {"broken", "gather was refused on this rank only", "`outputs` must have 2"},
+  expect_error(ErrorCode::kAborted,
+               {"broken", "gather #1" + at(__LINE__ - 2) + " was refused on this rank only", "`outputs` must have 2"},
                [&] { all_reduce(tensor, {.group = gathers}); });
   expect_error(ErrorCode::kInvalidArgument, {"scatter", "`inputs`"}, [&] {
     scatter(tensor, {tensor, tensor.to(torch::kLong)}, 0, {.group = scatters});
   });
-  expect_error(ErrorCode::kAborted, {"broken", "scatter was refused on this rank only"}, [&] {
+  expect_error(ErrorCode::kAborted, {"broken", "was refused on this rank only"}, [&] {
     scatter(tensor, {tensor, tensor}, 0, {.group = scatters});
   });
-  expect_error(ErrorCode::kMismatch, {"rank 0", "rank(s) 1 could not take part: all_reduce: `tensor`", "share memory"},
+  expect_error(ErrorCode::kMismatch,
+               {"rank 0", "rank(s) 1 could not take part: all_reduce: `tensor`", "share memory", "(called" + at(line)},
                [&] { sum(tensor); });
   expect_error(ErrorCode::kAborted, {"broken", "rank(s) 1 could not take part"}, [&] { sum(tensor); });
   if (!testing::Test::HasFailure()) std::cout << "rank 0 has seen it all" << std::endl;

@@ -102,7 +102,7 @@ TEST_F(Inbox, WritesNoMessageThatIsTooLongOrOutOfOrder) {
   receive(kPeer, 1, place, request);
   put(kPeer, 1, "abcdef", 0, 3);
   put(kPeer, 1, "abcdef", 3, 3);
-  EXPECT_EQ(events(), Texts{"the message is longer than its receiver expects"});
+  EXPECT_EQ(events(), Texts{"expected a message of 4 bytes, found 6"});
   receive(kPeer, 1, place, request);
   put(kPeer, 1, "abcd", 2, 2);
   put(kPeer, 1, "abcd", 0, 2);

@@ -13,11 +13,19 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
+#include "base/call_place.h"
 #include "lockstep/c10d/device_graph.h"
 #include "lockstep/store/member.h"
 #include "lockstep/store/store.h"
 
 namespace lockstep {
+
+// The program's functions of base/call_place.h. A backend's library has copies of these functions, and the copies know
+// no place of the program.
+struct CallPlaces {
+  CallPlace (*current)() = nullptr;
+  std::string (*describe)(CallPlace place) = nullptr;
+};
 
 // What a backend gets to join one group.
 struct BackendRequest {
@@ -32,6 +40,7 @@ struct BackendRequest {
   // For a world of the ranks of an MPI communicator of the program's, its handle as of MPI_Comm_c2f. Later groups of
   // that world are made without it.
   std::optional<int> mpi_communicator = {};
+  CallPlaces places = {};  // from where the program calls, for errors
 
   int group_size() const { return static_cast<int>(global_ranks.size()); }
 };

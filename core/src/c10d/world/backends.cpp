@@ -11,6 +11,7 @@
 #include <sstream>
 #include <utility>
 
+#include "base/call_place.h"
 #include "c10d/backend/staging.h"
 #include "lockstep/base/log.h"
 #include "lockstep/c10d/errors.h"
@@ -187,6 +188,7 @@ c10::intrusive_ptr<c10d::Backend> create(BackendName name, const BackendRequest&
   BackendRequest own = request;
   own.store = std::make_shared<comm::PrefixStore>(library.backend, request.store);
   if (own.options != nullptr && own.options->backend != library.backend) own.options.reset();
+  own.places = {&current_call_place, &describe_place};
   return load(library).create(own);
 }
 

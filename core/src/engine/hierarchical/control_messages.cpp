@@ -79,17 +79,17 @@ void ControlMessages::send_news(bool conditions) {
     news.push_back({board_.latest(rank), conditions ? peers_.condition(rank) : std::string(), peers_.waits_for(rank),
                     board_.place(rank).value_or(SentPlace())});
   }
-  tell_neighbours(Type::kNews, pack_news(news));
+  tell_neighbours(Type::kNews, pack_news(news), conditions ? 1 : 0);
 }
 
-void ControlMessages::take_news(int source, std::string_view text) {
+void ControlMessages::take_news(int source, bool conditions, std::string_view text) {
   const std::vector<int>& ranks = context_.topology.ranks(context_.topology.machine_of(source));
   const std::vector<RankNews> news = unpack_news(text, ranks.size());
   if (!news.empty()) peers_.told(source).answered = true;
   for (std::size_t i = 0; i < news.size(); ++i) {
     if (news[i].place.is_known()) board_.note(ranks[i], news[i].call, news[i].place);
     board_.note(ranks[i], news[i].call);
-    peers_.told(ranks[i]).condition = news[i].condition;
+    if (conditions) peers_.told(ranks[i]).condition = news[i].condition;
     peers_.told(ranks[i]).waits_for = news[i].waits_for;
   }
 }
@@ -113,7 +113,7 @@ void ControlMessages::arrived(const ActiveMessageHeader& header, std::string_vie
       if (header.tag != 0) board_.note_giving_up(header.source);
       break;
     case Type::kAbort: reported_break_ = {static_cast<ErrorCode>(header.tag), std::string(text)}; break;
-    case Type::kNews: take_news(header.source, text); break;
+    case Type::kNews: take_news(header.source, header.tag != 0, text); break;
     case Type::kMessage: break;
   }
 }

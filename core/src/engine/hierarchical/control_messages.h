@@ -21,7 +21,9 @@ struct ActiveMessageHeader {
   enum class Type : std::uint32_t { kMessage, kHello, kNews, kAsk, kAbort, kCause, kGoodbye };
   Type type = Type::kMessage;
   std::int32_t source = 0;
-  std::int64_t tag = 0;  // of a message its tag; of an abort its error code; of a kAsk 1 if the sender gives up
+  // Of a message its tag; of an abort its error code; of a kAsk 1 if the sender gives up; of a kNews 1 if somebody has
+  // asked, so that the news tell why ranks stand still.
+  std::int64_t tag = 0;
 };
 
 std::string pack_header(const ActiveMessageHeader& header, const std::string& token);
@@ -77,7 +79,7 @@ class ControlMessages {
     TransportRequest request;
     std::string text;
   };
-  void take_news(int source, std::string_view text);
+  void take_news(int source, bool conditions, std::string_view text);
 
   const GroupContext& context_;
   Peers& peers_;

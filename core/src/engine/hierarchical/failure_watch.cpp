@@ -201,12 +201,13 @@ HeldUpBy FailureWatch::held_up_by(const HierarchicalOperation& operation, const 
   const std::vector<int> missing = never_called(operation.sequence);
   ranks.absent = where_absent(missing, operation.sequence, watch);
   ranks.still = peers_.who_stands_still(missing);
-  const std::vector<int> silent = steps_.awaited();
+  const std::vector<int> awaited = steps_.awaited();
   const std::string who =
-      silent.empty() ? "somebody" : ranks_with_hosts(context_.topology, context_.names.ranks, silent);
-  ranks.inside = still_moves(watch, watch.moved)
-                     ? kMovesInside
-                     : fmt::format("but {} stopped inside it (frozen, or cut off from {})", who, context_.me());
+      awaited.empty() ? "somebody" : ranks_with_hosts(context_.topology, context_.names.ranks, awaited);
+  // These ranks have answered and are not stopped, else they would stand still: they may wait for others themselves.
+  ranks.inside = still_moves(watch, watch.moved) ? kMovesInside
+                                                 : fmt::format("but {} stopped inside it, or a rank that {} for", who,
+                                                               awaited.size() > 1 ? "these wait" : "it waits");
   std::map<int, std::string> places{{context_.rank, operation.call.place.describe()}};
   for (int rank = 0; rank < context_.size(); ++rank) {
     if (sequence_of(board_.latest(rank)) != operation.sequence) continue;

@@ -56,7 +56,7 @@ class AddressExchange {
 
 constexpr std::size_t kTokenBytes = 16;
 // Follows the token: which records (Call, RankNews) this build sends to other machines.
-const std::string kLayout = fmt::format("records 2 {:05};", sizeof(Call));
+const std::string kLayout = fmt::format("records 3 {:05};", sizeof(Call));
 const std::string kRefusal = "refused ";
 constexpr auto kAddressGrace = std::chrono::seconds(2);
 

@@ -78,7 +78,10 @@ bool CallBoard::gives_up(int rank, std::chrono::steady_clock::duration time) con
 }
 
 void Peers::forget_answers() {
-  for (Told& told : told_) told.answered = false;
+  for (Told& told : told_) {
+    told.answered = false;
+    told.condition.clear();
+  }
 }
 
 bool Peers::has_left(int rank) const {

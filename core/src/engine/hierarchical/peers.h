@@ -71,7 +71,7 @@ class Peers {
     bool left = false;
     bool answered = false;  // since this rank last asked
     std::string cause;      // its known cause
-    std::string condition;
+    std::string condition;  // since this rank last asked
     std::string waits_for;
   };
   Told& told(int rank) { return told_[rank]; }

@@ -1,5 +1,7 @@
 #include "net/ucx/ucx_inbox.h"
 
+#include <fmt/format.h>
+
 #include <cstring>
 #include <iterator>
 #include <utility>
@@ -62,15 +64,16 @@ void UcxInbox::add_part(Receive& receive, std::uint64_t total, std::uint64_t off
                         std::size_t bytes) {
   // UCX keeps the order of messages on a connection, so the parts come in order.
   receive.is_whole = receive.is_whole && offset == receive.arrived && offset <= total && bytes <= total - offset;
-  if (receive.is_whole && total <= receive.bytes && bytes > 0) std::memcpy(receive.data + offset, data, bytes);
+  if (receive.is_whole && total == receive.bytes && bytes > 0) std::memcpy(receive.data + offset, data, bytes);
   receive.arrived += bytes;
 }
 
 void UcxInbox::finish(const Receive& receive, std::uint64_t total) {
   if (!receive.is_whole) {
     end(receive.request, {ErrorCode::kPeerFailed, "the parts of a message came in the wrong order"});
-  } else if (total > receive.bytes) {
-    end(receive.request, {ErrorCode::kMismatch, "the message is longer than its receiver expects"});
+  } else if (total != receive.bytes) {
+    end(receive.request,
+        {ErrorCode::kMismatch, fmt::format("expected a message of {} bytes, found {}", receive.bytes, total)});
   } else {
     end(receive.request, {});
   }
