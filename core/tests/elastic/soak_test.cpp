@@ -24,6 +24,7 @@ struct SoakPlan {
   int machines = 1;
   int micro_batches = 2;
   bool adam = false;
+  int copies = 0;             // of a sharded optimizer, as many as survive all kills at once; 0: a plain one
   std::vector<Death> faults;  // kills, then freezes
 
   int kills() const {
@@ -52,12 +53,14 @@ SoakPlan make_plan(unsigned seed, unsigned number) {
     plan.faults.push_back(
         {rank, below(11), static_cast<Place>(below(kPlaces)), {}, std::chrono::milliseconds(1 + below(700))});
   }
+  if (below(2) == 0) plan.copies = kills + 1;
   return plan;
 }
 
 std::string describe(const SoakPlan& plan) {
   constexpr std::array kNames{"forward", "backward", "after backward", "update", "after step", "rebuild", "any time"};
-  std::string text = fmt::format("plan {}: {} ranks on {} machine(s)", plan.number, plan.world, plan.machines);
+  std::string text = fmt::format("plan {}: {} ranks on {} machine(s), {} copies of a sharded optimizer's state",
+                                 plan.number, plan.world, plan.machines, plan.copies);
   for (const Death& one : plan.faults) {
     text += fmt::format(", rank {} {} in step {} ({})", one.number,
                         one.frozen.count() > 0 ? fmt::format("stands still for {} ms", one.frozen.count()) : "dies",
@@ -86,7 +89,7 @@ std::vector<Line> read_lines(const std::string& path) {
 }
 
 void train_by(const SoakPlan& plan, int rank, const std::function<void(const std::string&)>& tell) {
-  Program mine{.micro_batches = plan.micro_batches, .adam = plan.adam, .deaths = plan.faults};
+  Program mine{.micro_batches = plan.micro_batches, .adam = plan.adam, .copies = plan.copies, .deaths = plan.faults};
   mine.tell = tell;
   const ProcessGroupGuard guard("", kElasticWorld);
   train(mine, rank);
