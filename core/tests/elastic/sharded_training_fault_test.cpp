@@ -213,5 +213,23 @@ TEST(ShardedTrainingOthersFault, AllRanksAreReplacedOneAfterAnother) {
   train_sharded({.world = 2, .newcomers = 3, .adam = true, .deaths = {at(5, 0, 1), at(1, 1, 3), at(6, 2, 5)}});
 }
 
+// All but one process of the start, at random moments: so each rank needs all state. LOCKSTEP_TEST_SOAK says how many
+// plans for each world.
+TEST(ShardedTrainingOthersFault, AtRandomMoments) {
+  for (unsigned plan = 0; plan < random_plans(); ++plan) {
+    for (int world = 2; world <= 4; ++world) {
+      SCOPED_TRACE(testing::Message() << "plan " << plan << " of world " << world);
+      std::mt19937 random(plan * 10 + static_cast<unsigned>(world));
+      std::vector<ShardedDeath> deaths;
+      for (int number = 1; number < world; ++number) {
+        deaths.push_back({random_death(number, random)});
+        deaths.back().death.step %= kSteps - 1;
+      }
+      train_sharded({.world = world, .newcomers = world - 1, .copies = world, .adam = world == 3, .deaths = deaths});
+      if (HasFailure()) return;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::test
