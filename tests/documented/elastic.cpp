@@ -10,6 +10,7 @@
 #include "lockstep/elastic/elastic_training.h"
 #include "lockstep/elastic/micro_batch_loader.h"
 #include "lockstep/nn/distributed_data_parallel.h"
+#include "lockstep/nn/zero_redundancy_optimizer.h"
 #include "lockstep/store/file_store.h"
 #include "net.h"
 
@@ -42,6 +43,16 @@ namespace {
                             .newcomers = comm::FileStore::open("/shared/newcomers").value(),
                             .newcomer_timeout = std::chrono::seconds(10)});
   if (is_newcomer && !training.join()) return;  // it was not needed
+}
+
+[[maybe_unused]] void shard(Net& net) {
+  std::optional<DistributedDataParallel<Net>> ddp;
+  // clang-format off
+  ZeroRedundancyOptimizer<torch::optim::Adam> optimizer(net->parameters(), torch::optim::AdamOptions(1e-3), {.copies = 2});
+  ElasticTraining training({.rebuild = [&] { ddp.emplace(net); }, .seed = 1});
+  training.add_model(*net);
+  training.add_optimizer(optimizer);   // stays the same object after a death
+  // clang-format on
 }
 
 [[maybe_unused]] void micro_batches(const data::TensorDataset& dataset, const MicroBatch& micro_batch) {

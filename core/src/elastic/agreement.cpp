@@ -73,6 +73,7 @@ std::string ElasticTraining::description() const {
       text += fmt::format("{}: a scheduler, a loader or values of the program\n", name);
     }
   }
+  if (sharded_ != nullptr) text += sharded_->optimizer.description();
   return text;
 }
 
@@ -81,7 +82,8 @@ ElasticTraining::Survey ElasticTraining::survey(bool lost) {
   const std::int64_t place = newcomers_ != nullptr ? newcomers_->place : -1;
   const bool closed = newcomers_ != nullptr && newcomers_->closed;
   const std::int64_t full_size = newcomers_ != nullptr ? newcomers_->full_size : 0;
-  const Survey::Rank mine{.done = done_,
+  const bool is_in_step = sharded_ != nullptr && sharded_->is_in_step;
+  const Survey::Rank mine{.done = done_ + (is_in_step ? 1 : 0),
                           .after = after_,
                           .steps = steps_,
                           .last = last_,
@@ -92,8 +94,10 @@ ElasticTraining::Survey ElasticTraining::survey(bool lost) {
                           .full_size = full_size,
                           .hash = hash_,
                           .first_hash = first_hash_,
-                          .whole = whole_,
-                          .starts = !started_};
+                          .whole = whole_ || is_in_step,
+                          .starts = !started_,
+                          .is_ready = sharded_ != nullptr && sharded_->is_ready,
+                          .is_in_step = is_in_step};
   for (const auto& [rank, is_lost, compares, is_closed, generation] :
        all_gather_object(std::tuple(mine, lost, !compared_, closed, generation_))) {
     all.ranks.push_back(rank);
@@ -194,7 +198,7 @@ void ElasticTraining::require_whole(const Survey& all) const {
 
 void ElasticTraining::require_enough(const Survey& all) {
   if (get_world_size() >= options_.min_ranks || !all.has_steps_left()) return;
-  too_few_ = true;
+  has_ended_ = true;
   end_alike();
   throw BackendError(ErrorCode::kPeerFailed,
                      fmt::format("ElasticTraining: {} rank(s) are left after {} steps, and min_ranks is {}. The last "
@@ -208,6 +212,7 @@ void ElasticTraining::refuse_repetition(const Survey& all, const std::exception_
   const bool repeated =
       std::any_of(all.ranks.begin(), all.ranks.end(), [&](const auto& one) { return one.broken_at == all.furthest; });
   if (repeated) {
+    has_ended_ = true;
     end_alike();
     std::rethrow_exception(why);
   }

@@ -11,6 +11,7 @@
 
 #include "lockstep/c10d/process_groups.h"
 #include "lockstep/elastic/elastic_training.h"
+#include "nn/surviving_step.h"
 #include "snapshot.h"
 #include "transfer.h"
 #include "waiting_room.h"
@@ -40,6 +41,9 @@ struct ElasticTraining::Survey {
     double first_hash = 0;       // of the state with which the training begins; 0: not known to it
     bool whole = false;
     bool starts = false;  // it has been in no world of this training
+    // Sharded::
+    bool is_ready = false;
+    bool is_in_step = false;  // `done` counts this step
 
     bool is_newcomer() const { return done < 0; }
   };
@@ -71,6 +75,15 @@ struct ElasticTraining::Survey {
       return one.is_newcomer() || (one.done >= one.last && one.after >= one.done);
     });
   }
+};
+
+// The optimizer whose step() communicates, and how far this rank is with the present step.
+struct ElasticTraining::Sharded {
+  nn_detail::SurvivingStep& optimizer;
+  bool is_ready = false;           // has all gradients, as all ranks have if one of them has begun its update
+  bool is_in_step = false;         // has made the optimizer's local half
+  bool is_whole = false;           // in step: has the values of all ranks
+  std::optional<Survey> met = {};  // has formed the world anew before its update, with ranks that had begun theirs
 };
 
 // The places of the ranks where nobody is missing, and who waits for one.

@@ -7,8 +7,8 @@
 #include <exception>
 
 #include "c10d/backend/group_errors.h"
+#include "deaths.h"
 #include "elastic_parts.h"
-#include "engine/core/failure.h"
 #include "lockstep/base/log.h"
 #include "lockstep/c10d/collective_step.h"
 #include "lockstep/c10d/collectives.h"
@@ -18,6 +18,10 @@
 #include "transfer.h"
 
 namespace lockstep {
+
+using elastic_detail::text_of;
+using elastic_detail::unless_a_rank_dies;
+
 namespace {
 
 // The last step of SplitMix64, which spreads neighbouring numbers.
@@ -32,37 +36,9 @@ std::uint64_t spread(std::uint64_t number) {
 // one when another rank is in the next one already.
 std::int64_t runs_ended = 0;
 
-// Of a rank, or of the store that it served. A rank that waits for one that has seen the death is told to form the
-// world anew too.
-bool tells_of_death(const std::exception& error) {
-  const ErrorCode code = error_code(error);
-  if (code == ErrorCode::kAborted) return plain_text(error).find(comm::kFormedAnew) != std::string::npos;
-  return code == ErrorCode::kPeerFailed || code == ErrorCode::kUnavailable;
-}
-
 // `number`: of a micro-batch; -1: of what all ranks do alike.
 std::uint64_t seed_of(std::uint64_t seed, std::int64_t step, std::int64_t number) {
   return spread(spread(seed ^ spread(static_cast<std::uint64_t>(step))) ^ static_cast<std::uint64_t>(number));
-}
-
-std::string text_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& known) {
-    return plain_text(known);
-  }
-}
-
-// Runs `what`. Returns the error if it tells of a death, and throws every other one.
-template <typename What>
-std::exception_ptr unless_a_rank_dies(What&& what) {
-  try {
-    what();
-  } catch (const std::exception& error) {
-    if (!tells_of_death(error)) throw;
-    return std::current_exception();
-  }
-  return nullptr;
 }
 
 }  // namespace
@@ -124,15 +100,12 @@ void ElasticTraining::add_model(torch::nn::Module& model) {
 }
 
 void ElasticTraining::add_optimizer(torch::optim::Optimizer& optimizer) {
-  if (dynamic_cast<const CollectiveStep*>(&optimizer) != nullptr) {
-    throw ArgumentError(ErrorCode::kUnsupported,
-                        "ElasticTraining: expected an optimizer whose step() does not communicate, found a SharedStep "
-                        "or a sharded optimizer (ZeroRedundancyOptimizer): a rank that dies in it leaves the others "
-                        "without a whole state. Use the plain optimizer, or restart such a training from a checkpoint "
-                        "(lockstep run --max-restarts)");
+  if (auto* const collective = dynamic_cast<CollectiveStep*>(&optimizer)) {
+    add_collective(*collective);
+  } else {
+    checkpoint::Checkpoint().add_optimizer(optimizer);  // throws for a class whose state it cannot hold
+    parts_.push_back({.optimizer = &optimizer});
   }
-  checkpoint::Checkpoint().add_optimizer(optimizer);  // throws for a class whose state it cannot hold
-  parts_.push_back({.optimizer = &optimizer});
   optimizers_.push_back(&optimizer);
 }
 
@@ -169,15 +142,15 @@ void ElasticTraining::run(std::int64_t steps, const ElasticFunctions& functions)
   steps_ = last_ = steps;
   world_size_ = get_world_size();
   if (micro_batches_ == 0) micro_batches_ = world_size_;
-  too_few_ = false;
+  has_ended_ = false;
   compared_ = false;
   caught_up_ = false;  // an earlier run() may have ended after different steps
   if (newcomers_ != nullptr) newcomers_->begin(world_size_);
   try {
     while (true) {
       const std::exception_ptr error = unless_a_rank_dies([&] { go_on(functions); });
-      if (error != nullptr && too_few_) std::rethrow_exception(error);
-      if (error == nullptr || !recover(error)) break;
+      if (error != nullptr && has_ended_) std::rethrow_exception(error);
+      if (error == nullptr || !recover(error, functions)) break;
     }
   } catch (const std::exception& error) {
     note_changes();
@@ -218,8 +191,8 @@ void ElasticTraining::note_changes() {
 }
 
 void ElasticTraining::go_on(const ElasticFunctions& functions) {
-  begin_world();
   while (true) {
+    if (!caught_up_) begin_world();
     if (after_ < done_) {
       last_ = steps_;
       if (functions.after_step) functions.after_step(done_);
@@ -228,6 +201,7 @@ void ElasticTraining::go_on(const ElasticFunctions& functions) {
     if (done_ >= last_) break;
     while (admit(std::chrono::milliseconds(0))) begin_world();  // a newcomer asks too, when it has begun
     take_step(functions);
+    if (!caught_up_) admit(options_.newcomer_timeout);  // ranks have died in its update
   }
   barrier();  // a rank may have to do its last step again, and needs the others for it
 }
@@ -257,9 +231,21 @@ void ElasticTraining::take_step(const ElasticFunctions& functions) {
   snapshot_->begun = true;
   ElasticStep step(done_, get_rank(), world_size_, micro_batches_, options_.seed);
   functions.gradients(step);
+  if (sharded_ != nullptr) {
+    sharded_->is_ready = true;
+    barrier();
+  }
+  make_update(functions);
+}
+
+void ElasticTraining::make_update(const ElasticFunctions& functions) {
   whole_ = false;
   if (options_.seed) torch::manual_seed(seed_of(*options_.seed, done_, -1));
-  functions.update(done_);
+  if (sharded_ == nullptr) {
+    functions.update(done_);
+  } else {
+    make_sharded_update(functions);
+  }
   whole_ = true;
   snapshot_->begun = false;
   ++done_;
@@ -275,86 +261,7 @@ void ElasticTraining::put_back() {
   for (std::size_t i = 0; i < cursors_.size(); ++i) cursors_[i].load(snapshot_->cursors[i]);
   clear_gradients();
   snapshot_->begun = false;
-}
-
-// False: this rank has done all, and the others have left, or are in a later run().
-bool ElasticTraining::recover(const std::exception_ptr& why) {
-  last_death_ = text_of(why);
-  log::info(fmt::format("ElasticTraining: after {} steps: {}", done_, last_death_));
-  note_changes();
-  caught_up_ = false;
-  bool lost = false;
-  while (true) {
-    try {
-      reconfigure({.timeout = options_.timeout});
-    } catch (const c10::Error& error) {
-      if (!whole_ || done_ < last_ || after_ < done_) throw;
-      log::info(fmt::format("ElasticTraining: ends without the others: {}", plain_text(error)));
-      return false;
-    }
-    ++recoveries_;
-    if (newcomers_ && std::exchange(newcomers_->are_joining, false)) lost = true;  // also one of the last time round
-    lost = lost || get_world_size() < world_size_;
-    world_size_ = get_world_size();
-    Survey all;
-    std::exception_ptr again = unless_a_rank_dies([&] { all = survey(lost); });
-    if (again == nullptr) {
-      if (all.has_ended(all.ranks[static_cast<std::size_t>(get_rank())])) return false;
-      require_whole(all);
-      if (all.has_several_runs()) return true;
-      if (!all.lost) refuse_repetition(all, why);
-      if (!all.is_over()) again = unless_a_rank_dies([&] { admit(options_.newcomer_timeout); });
-    }
-    if (again == nullptr) return true;
-    log::info(fmt::format("ElasticTraining: once more: {}", text_of(again)));
-  }
-}
-
-// When a run begins, and after the world was formed anew.
-void ElasticTraining::catch_up() {
-  if (caught_up_) return;
-  const std::int64_t done_before = done_;
-  const Survey all = survey(/*lost=*/false);
-  require_fresh_store(all);
-  require_alike(all);
-  require_whole(all);
-  require_same_start(all);
-  // A rank that has died at the end of the last run() is replaced before the first step of this one.
-  if (all.has_steps_left() && admit(time_for_newcomers())) return catch_up();
-  require_enough(all);
-  bring_up_to_date(all);
-  started_ = caught_up_ = true;
-  if (get_rank() != 0 || recoveries_ == 0) return;
-  log::warning(fmt::format("ElasticTraining: {} ranks go on after {} steps{}", get_world_size(), done_,
-                           done_ > done_before ? ", the last of which rank 0 has from another rank" : ""));
-}
-
-// A rank that is not whole, or has done a step less, gets all state from the first rank that is whole and furthest. Its
-// generators have drawn what they draw in the step that the others have done, so they stay.
-void ElasticTraining::bring_up_to_date(const Survey& all) {
-  if (snapshot_->begun && done_ == all.furthest) put_back();
-  const int rank = get_rank();
-  if (rank == all.source) {
-    for (int other = 0; other < get_world_size(); ++other) {
-      if (all.is_behind(other)) elastic_detail::send_state(parts_, other);
-    }
-  } else if (all.is_behind(rank)) {
-    whole_ = false;  // an error leaves it half old, half new
-    elastic_detail::receive_state(parts_, all.source);
-    clear_gradients();
-    snapshot_->begun = false;
-    whole_ = true;
-    if (done_ < 0) {  // a newcomer: the others know more, for example after how many steps they have ended
-      steps_ = all.ranks[static_cast<std::size_t>(all.source)].steps;
-      last_ = all.ranks[static_cast<std::size_t>(all.source)].last;
-    }
-    done_ = all.furthest;
-  }
-  for (const Cursor& cursor : cursors_) cursor.load(cursor.state());  // this rank's micro-batches may be others now
-  after_ = done_;
-  for (const Survey::Rank& one : all.ranks) {
-    if (!one.is_newcomer()) after_ = std::min(after_, one.after);
-  }
+  if (sharded_ != nullptr) sharded_->is_ready = false;
 }
 
 }  // namespace lockstep

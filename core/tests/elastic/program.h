@@ -28,6 +28,7 @@
 #include "lockstep/elastic/micro_batch_loader.h"
 #include "lockstep/nn/distributed_data_parallel.h"
 #include "lockstep/nn/lr_schedules.h"
+#include "lockstep/nn/zero_redundancy_optimizer.h"
 #include "lockstep/store/hash_store.h"
 #include "support/forked.h"
 #include "support/process_ranks.h"
@@ -124,6 +125,7 @@ struct Program {
   std::int64_t first_run = 0;  // the steps of a run() before that of all steps; 0: none
   bool with_batch_norm = false;
   bool adam = false;
+  int copies = 0;  // of a sharded optimizer; 0: a plain one
   int min_ranks = 1;
   std::vector<Death> deaths = {};
   std::shared_ptr<comm::Store> newcomers = nullptr;
@@ -147,9 +149,9 @@ struct Program {
   void make() {
     net = std::make_shared<TestNet>(with_batch_norm);
     if (adam) {
-      optimizer = std::make_unique<torch::optim::Adam>(net->parameters(), torch::optim::AdamOptions(0.02));
+      make_optimizer<torch::optim::Adam>(torch::optim::AdamOptions(0.02));
     } else {
-      optimizer = std::make_unique<torch::optim::SGD>(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+      make_optimizer<torch::optim::SGD>(torch::optim::SGDOptions(0.05).momentum(0.9));
     }
     scheduler = std::make_unique<optim::ExponentialLR>(*optimizer, 0.97);
     torch::manual_seed(6);
@@ -158,6 +160,16 @@ struct Program {
     data::TensorDataset dataset(x, x.sum(1, true) + torch::randn({50, 3}, options));
     loader.emplace(dataset,
                    data::DataLoaderOptions{.batch_size = 2, .shuffle = true, .seed = 3, .drop_last = with_batch_norm});
+  }
+
+  template <typename Kind, typename Options>
+  void make_optimizer(const Options& options) {
+    if (copies == 0) {
+      optimizer = std::make_unique<Kind>(net->parameters(), options);
+    } else {
+      optimizer = std::make_unique<ZeroRedundancyOptimizer<Kind>>(
+          net->parameters(), options, ZeroRedundancyOptions{.bucket_cap_mb = 1e-4, .copies = copies});
+    }
   }
 
   void update(std::int64_t step) {
@@ -321,6 +333,7 @@ inline void train_and_die(int world, const Program& program) {
                    .steps = program.steps,
                    .with_batch_norm = program.with_batch_norm,
                    .adam = program.adam,
+                   .copies = program.copies,
                    .deaths = program.deaths};
       const ProcessGroupGuard guard("", kElasticWorld);
       train(mine, rank);

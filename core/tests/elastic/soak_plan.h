@@ -37,11 +37,16 @@ struct SoakPlan {
   bool has_network = false;  // the machines are network namespaces; else they are machines in name
   int micro_batches = 2;
   bool adam = false;
+  int copies = 0;  // of a sharded optimizer, as many as survive all kills at once; 0: a plain one
   std::vector<Death> faults = {};
   std::vector<LateFault> messages = {};
   std::vector<Cut> cuts = {};
   int culprit = -1;  // the rank whose fault ends the training with an error on all ranks; -1: there is none
 
+  int kills() const {
+    return static_cast<int>(
+        std::count_if(faults.begin(), faults.end(), [](const Death& one) { return one.frozen.count() == 0; }));
+  }
   bool dies(int rank) const {
     return std::any_of(faults.begin(), faults.end(),
                        [&](const Death& one) { return one.number == rank && one.frozen.count() == 0; });
@@ -75,6 +80,7 @@ class SoakPlanner {
           {any_rank(), any_step(), {MessageFault::Kind::kDelay, below(3) == 0, below(12), short_time(700)}});
     // A culprit's error would not reach the ranks behind a cut link: these would blame the connection.
     for (int i = plan_.has_network && plan_.culprit < 0 ? below(3) : 0; i > 0; --i) add_cut();
+    if (plan_.culprit < 0 && below(2) == 0) plan_.copies = plan_.kills() + 1;
     return plan_;
   }
 
@@ -131,6 +137,7 @@ inline std::string describe(const SoakPlan& plan) {
                                  plan.has_network    ? " with a network"
                                  : plan.machines > 1 ? " in name"
                                                      : "");
+  if (plan.copies > 0) text += fmt::format(", {} copies of a sharded optimizer's state", plan.copies);
   for (const Death& one : plan.faults) {
     text += fmt::format(", rank {} {} in step {} ({})", one.number,
                         one.frozen.count() > 0 ? fmt::format("stands still for {} ms", one.frozen.count()) : "dies",

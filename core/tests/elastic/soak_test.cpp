@@ -51,7 +51,7 @@ InitOptions world_of(const SoakPlan& plan, int start) {
 }
 
 void train_by(const SoakPlan& plan, const Machines* machines, int rank, int start, const Tell& tell) {
-  Program mine{.micro_batches = plan.micro_batches, .adam = plan.adam};
+  Program mine{.micro_batches = plan.micro_batches, .adam = plan.adam, .copies = plan.copies};
   mine.tell = tell;
   if (start == 0) mine.deaths = plan.faults;
   std::vector<std::unique_ptr<Process>> cuts;

@@ -152,6 +152,8 @@ TEST(ZeroRedundancyOptimizerErrorsMulti, SaysWhatCannotBeSharded) {
                "group 0, parameter 1: Float [] on rank(s) 1"});
     expect_in(error_of([&] { ZeroRedundancyOptimizer<optim::SGD>(all, optim::SGDOptions(0.1), {.bucket_cap_mb = 0}); }),
               {"bucket_cap_mb must be positive, got 0"});
+    expect_in(error_of([&] { ZeroRedundancyOptimizer<optim::SGD>(all, optim::SGDOptions(0.1), {.copies = 0}); }),
+              {"copies must be at least 1, got 0"});
     ZeroRedundancyOptimizer<optim::SGD> optimizer(all, optim::SGDOptions(0.1));
     expect_in(error_of([&] { optimizer.load_consolidated(optim::SGD(groups_with({{all[0]}}), 0.1)); }),
               {"expected 7 parameters", "got 1"});

@@ -6,7 +6,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <limits>
+#include <map>
 
 #include "lockstep/nn/fused_step.h"
 #include "nn/error_texts.h"
@@ -67,11 +69,12 @@ TEST_P(ZeroRedundancyOptimizerMulti, TakesTheStepsOfThePlainOptimizer) {
   run_processes(GetParam(), [](int) {
     const Rank rank;
     for (const Kind& one : kinds()) {
-      for (const double cap : {25.0, 1.0 / 1024, std::numeric_limits<double>::infinity()}) {  // also in blocks of 1 KiB
+      const std::map<double, int> caps{{25.0, 1}, {1.0 / 1024, 2}, {std::numeric_limits<double>::infinity(), 3}};
+      for (const auto& [cap, copies] : caps) {  // also in blocks of 1 KiB
         const std::vector<Tensor> mine = parameters_of_every_kind();
         const std::vector<Tensor> theirs = parameters_of_every_kind();
         const auto defaults = one.plain(groups_with({{}}));
-        const auto ours = one.sharded(groups_of(mine, defaults.get()), {.bucket_cap_mb = cap});
+        const auto ours = one.sharded(groups_of(mine, defaults.get()), {.bucket_cap_mb = cap, .copies = copies});
         const auto plain = one.plain(groups_of(theirs, defaults.get()));
         for (int step = 0; step < 6; ++step) {
           if (step == 2) {
@@ -132,12 +135,15 @@ TEST_P(ZeroRedundancyOptimizerMulti, KeepsOnlyItsShareOfTheState) {
     const Rank rank;
     std::vector<Tensor> all;
     for (int i = 0; i < 2 * get_world_size(); ++i) all.push_back(torch::zeros({1000}).requires_grad_());
-    ZeroRedundancyOptimizer<optim::Adam> optimizer(all, optim::AdamOptions(0.01));
-    set_random_gradients(all, 0);
-    optimizer.step();
-    EXPECT_EQ(optimizer.state_bytes(), sizeof(float) * 2 * 2 * 1000) << "two of Adam's tensors for two parameters";
-    EXPECT_EQ(optimizer.local_optimizer().param_groups()[0].params().size(), 2U);
-    EXPECT_TRUE(optimizer.state().empty());
+    for (const int copies : {1, 2}) {
+      ZeroRedundancyOptimizer<optim::Adam> optimizer(all, optim::AdamOptions(0.01), {.copies = copies});
+      const auto parts = static_cast<std::size_t>(std::min(copies, get_world_size()));
+      set_random_gradients(all, 0);
+      optimizer.step();
+      EXPECT_EQ(optimizer.state_bytes(), sizeof(float) * 2 * 2 * 1000 * parts) << "Adam's two, of two parameters";
+      EXPECT_EQ(optimizer.local_optimizer().param_groups()[0].params().size(), 2 * parts);
+      EXPECT_TRUE(optimizer.state().empty());
+    }
   });
 }
 
@@ -150,7 +156,7 @@ TEST_P(ZeroRedundancyOptimizerMulti, ExchangesItsStateWithThePlainOptimizer) {
     for (const Kind& one : kinds()) {
       const std::vector<Tensor> a = parameters_of_every_kind();
       const std::vector<Tensor> b = parameters_of_every_kind();
-      const auto ours = one.sharded(groups_of(a), {});
+      const auto ours = one.sharded(groups_of(a), {.copies = 1 + saver % 2});
       const auto plain = one.plain(groups_of(b));
       step_on(*ours, a, 0, 3);
       step_on(*plain, b, 0, 3);
@@ -171,7 +177,7 @@ TEST_P(ZeroRedundancyOptimizerMulti, ExchangesItsStateWithThePlainOptimizer) {
       expect_same_bits(a, b, one.name + " from sharded to plain");
       expect_in(error_of([&] { ours->consolidated(); }), {"after the last step"});
 
-      const auto from_plain = one.sharded(groups_of(a), {});
+      const auto from_plain = one.sharded(groups_of(a), {.copies = 2});
       torch::load(*from_plain, path);
       step_on(*from_plain, a, 5, 7);
       const auto judge = one.plain(groups_of(b));

@@ -19,7 +19,8 @@
 //
 // A step has two halves. `gradients` computes and communicates; it may change gradients, buffers, generators and the
 // loaders' cursors, which are put back if a rank dies. `update` changes parameters, optimizers, schedulers and the
-// program's own values; it must not communicate. So a rank has either done a step as a whole or can do it again.
+// program's own values; it must not communicate. So a rank has either done a step as a whole or can do it again. One
+// call in `update` may communicate: step() of a ZeroRedundancyOptimizer with `copies`. It ends in spite of a death.
 //
 // A step consists of micro-batches. Their number stays the same for the whole training, and the ranks that live share
 // them: with 4 micro-batches and 3 ranks, rank 0 computes two. A micro-batch has its samples and, with `seed`, its
@@ -50,6 +51,8 @@
 #include "lockstep/store/store.h"
 
 namespace lockstep {
+
+class CollectiveStep;
 
 namespace elastic_detail {
 class WaitingRoom;
@@ -136,7 +139,8 @@ struct ElasticOptions {
 struct ElasticFunctions {
   // Computes the gradients of a step. When it is called, no parameter has a gradient.
   std::function<void(ElasticStep& step)> gradients;
-  // Changes the parameters by these gradients; must not communicate.
+  // Changes the parameters by these gradients; must not communicate, but for one step() of a sharded optimizer that was
+  // added. Once a rank has begun it, each rank that is left calls it once for this step.
   std::function<void(std::int64_t step)> update;
   // Called after each step: for evaluation, checkpoints, logs. It may communicate, and must not change what a step
   // depends on. If a rank dies during the call, the function is called again for the same step, on all ranks.
@@ -162,9 +166,14 @@ class ElasticTraining {
   // their errors are thrown here. State that differs between ranks (DistributedDataParallelOptions::broadcast_buffers
   // off, error feedback of hooks) is not recovered.
   //
-  // kUnsupported: optimizers whose step() communicates (SharedStep, ZeroRedundancyOptimizer), because a rank that dies
-  // in the step leaves the others without a whole state; and models with synchronised batch normalisation, because each
-  // layer needs all ranks in each forward pass, and ranks may compute different numbers of micro-batches.
+  // One ZeroRedundancyOptimizer may be added, with `copies` of at least 2, on the world and with parameters on the CPU.
+  // It stays the same object: the ranks of a new world divide its state anew. All ranks must load the same state. If
+  // all ranks with the state of a parameter die at once, run() ends with kPeerFailed on all that are left.
+  //
+  // kUnsupported: other optimizers whose step() communicates (SharedStep, ZeroRedundancyOptimizer without copies),
+  // because a rank that dies in the step leaves the others without a whole state; and models with synchronised batch
+  // normalisation, because each layer needs all ranks in each forward pass, and ranks may compute different numbers of
+  // micro-batches.
   void add_model(torch::nn::Module& model);
   void add_optimizer(torch::optim::Optimizer& optimizer);
   template <typename T>
@@ -239,21 +248,30 @@ class ElasticTraining {
   };
   struct Survey;
   struct Newcomers;
+  struct Sharded;
 
   void find_room();
+  void add_collective(CollectiveStep& optimizer);
   void add_cursor(Cursor cursor);
   void add_compared(std::function<void(checkpoint::Checkpoint& state)> save,
                     std::function<void(const checkpoint::Checkpoint& state)> restore);
   void go_on(const ElasticFunctions& functions);
   void begin_world();
   void take_step(const ElasticFunctions& functions);
+  void make_update(const ElasticFunctions& functions);
+  void make_sharded_update(const ElasticFunctions& functions);
+  void make_missed_update(const Survey& all, const ElasticFunctions& functions);
+  void exchange(const std::function<void()>& send);
+  void take_values(const Survey& all);
   void note_start();
   void clear_gradients();
   void put_back();
   void end_for_newcomers() const;
   void end_alike() const;
   void note_changes();
-  bool recover(const std::exception_ptr& why);
+  void note_death(const std::exception_ptr& why);
+  bool recover(const std::exception_ptr& why, const ElasticFunctions& functions);
+  std::optional<Survey> form_world(const std::exception_ptr& why, bool& lost);
   void catch_up();
   void ask_store(const std::function<void(elastic_detail::WaitingRoom& room)>& ask);
   std::vector<elastic_detail::Waiting> find_newcomers(std::size_t most, Deadline until);
@@ -272,6 +290,8 @@ class ElasticTraining {
   void require_same_start(const Survey& all) const;
   void require_whole(const Survey& all) const;
   void require_enough(const Survey& all);
+  std::string lost_state(const Survey& all);
+  void require_state(const std::string& lost);
   void refuse_repetition(const Survey& all, const std::exception_ptr& why);
   void bring_up_to_date(const Survey& all);
 
@@ -283,11 +303,12 @@ class ElasticTraining {
   std::vector<Cursor> cursors_;
   std::unique_ptr<FailedStep> snapshot_;
   std::unique_ptr<Newcomers> newcomers_;  // null: without
+  std::unique_ptr<Sharded> sharded_;      // the optimizer whose step() communicates; null: there is none
   bool finished_ = false;                 // the last run() has returned: all ranks have done `done_` steps
   bool compared_ = false;                 // the ranks have compared options and added states
   std::int64_t generation_ = 0;           // of the world: the same on all ranks, and never twice
   bool caught_up_ = true;                 // all ranks of the world have done the same steps
-  bool too_few_ = false;                  // run() has ended because too few ranks are left
+  bool has_ended_ = false;                // run() ends with an error that all ranks have, although it tells of deaths
   bool whole_ = true;                     // parameters and added states are those after `done_` steps
   bool started_ = false;                  // has been in a world of this training
   double hash_ = 0;                       // the hash of this rank's state when the first run() began

@@ -51,6 +51,10 @@ struct ZeroRedundancyOptions {
   // Parameters sent at once, MiB. step() needs this much more memory, but no more than the parameters take. A larger
   // number makes fewer calls.
   double bucket_cap_mb = 25;
+  // How many ranks keep the state of each parameter and step it: its owner and the next copies - 1 ranks. They have
+  // the same gradients, so a copy costs memory and computation, and nothing is sent for it. With 2 or more,
+  // ElasticTraining takes the optimizer through the deaths of ranks, as long as one of these ranks lives.
+  int copies = 1;
   // The optimizer inside takes fused_step (lockstep/nn/fused_step.h) in place of its own step(), unless there is a
   // closure. Python: fused=True among the arguments for the optimizer inside.
   bool fused = false;
@@ -90,13 +94,16 @@ class ShardedOptimizer : public torch::optim::Optimizer, public CollectiveStep {
   void load_consolidated(const torch::optim::Optimizer& plain);
   void load(torch::serialize::InputArchive& archive) override;
 
-  // This rank's share: its parameters, in the same number of groups, and their state.
+  // This rank's share: its parameters, in the same number of groups, and their state. With `copies` those of the ranks
+  // before it too.
   const torch::optim::Optimizer& local_optimizer() const;
   // Bytes of this rank's state. The state of an optimizer that is not LibTorch's is written to memory to count its
   // bytes.
   std::size_t state_bytes() const;
   // The group rank that updates `parameter`.
   int owner_of(const torch::Tensor& parameter) const;
+
+  nn_detail::SurvivingStep* surviving_step() override;
 
  private:
   class Impl;

@@ -14,6 +14,8 @@ class ShardExchange {
  public:
   ShardExchange(const DeviceBackend& backend, std::int64_t bytes_at_once) : backend_(backend), cap_(bytes_at_once) {}
 
+  std::int64_t bytes_at_once() const { return cap_; }
+
   // Collective. parameters[r] of every rank become those of rank r. All ranks pass the same sizes and dtypes.
   // The layouts may differ.
   void run(const std::vector<std::vector<torch::Tensor>>& parameters);

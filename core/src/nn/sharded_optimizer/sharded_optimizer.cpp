@@ -3,6 +3,7 @@
 #include <torch/optim/lbfgs.h>
 
 #include <algorithm>
+#include <iterator>
 #include <sstream>
 #include <typeinfo>
 #include <unordered_set>
@@ -86,13 +87,15 @@ std::unique_ptr<torch::optim::Optimizer> make_without_parameters(const Optimizer
 std::string ShardedOptimizer::Impl::own_lines(const Groups& groups, const OptimizerFactory& factory,
                                               const ZeroRedundancyOptions& options) {
   static_cast<void>(bytes_at_once(options));
+  TORCH_CHECK_VALUE(options.copies >= 1, "ZeroRedundancyOptimizer: copies must be at least 1, got ", options.copies);
   check_parameters(groups);
   const auto inner = make_without_parameters(factory, groups);
   const torch::optim::Optimizer& optimizer = *inner;
   std::ostringstream text;
   text << "optimizer " << c10::demangle(typeid(optimizer).name()) << " on backend "
        << nn_detail::DeviceBackend(options.process_group, device_of(groups)).name() << '\n'
-       << fmt::format("option bucket_cap_mb: {}\n", options.bucket_cap_mb);  // it decides how parameters are cut
+       << fmt::format("option bucket_cap_mb: {}\n", options.bucket_cap_mb)  // it decides how parameters are cut
+       << fmt::format("option copies: {}\n", options.copies);
   for (std::size_t group = 0; group < groups.size(); ++group) {
     const std::vector<torch::Tensor>& parameters = groups[group].params();
     for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -109,14 +112,19 @@ void ShardedOptimizer::Impl::agree(const ProcessGroup& group, const std::functio
                               "ZeroRedundancyOptimizer needs the same parameters in the same groups");
 }
 
-ShardedOptimizer::Impl::Impl(const Groups& groups, OptimizerFactory factory, const ZeroRedundancyOptions& options)
-    : factory_(std::move(factory)),
-      group_(own_group(options.process_group, device_of(groups).type(), "ZeroRedundancyOptimizer")),
-      backend_(group_, device_of(groups)),
+ShardedOptimizer::Impl::Channel::Channel(const ZeroRedundancyOptions& options, torch::Device device)
+    : group(own_group(options.process_group, device.type(), "ZeroRedundancyOptimizer")),
+      backend(group, device),
+      exchange(backend, bytes_at_once(options)) {}
+
+ShardedOptimizer::Impl::Impl(torch::optim::Optimizer& whole, OptimizerFactory factory,
+                             const ZeroRedundancyOptions& options)
+    : whole_(whole),
+      factory_(std::move(factory)),
       options_(options),
-      exchange_(backend_, bytes_at_once(options)),
-      load_(static_cast<std::size_t>(backend_.world_size()), 0) {
-  take_parameters(groups);
+      channel_(std::make_unique<Channel>(options, device_of(whole.param_groups()))),
+      load_(static_cast<std::size_t>(backend().world_size()), 0) {
+  take_parameters(whole.param_groups());
 }
 
 std::unique_ptr<torch::optim::Optimizer> ShardedOptimizer::Impl::make(const Groups& groups) const {
@@ -139,16 +147,31 @@ bool ShardedOptimizer::Impl::has_new_parameters(const Groups& groups) const {
                      });
 }
 
-ShardedOptimizer::Impl::Groups ShardedOptimizer::Impl::share_of(const Groups& groups, int rank) const {
+ShardedOptimizer::Impl::Groups ShardedOptimizer::Impl::groups_of(
+    const Groups& groups, const std::function<bool(const torch::Tensor&)>& is_in) const {
   Groups result;
   for (const auto& group : groups) {
-    std::vector<torch::Tensor> share;
-    for (const torch::Tensor& parameter : group.params()) {
-      if (owner_of(parameter) == rank) share.push_back(parameter);
-    }
-    result.emplace_back(std::move(share), group.options().clone());
+    std::vector<torch::Tensor> some;
+    std::copy_if(group.params().begin(), group.params().end(), std::back_inserter(some), is_in);
+    result.emplace_back(std::move(some), group.options().clone());
   }
   return result;
+}
+
+ShardedOptimizer::Impl::Groups ShardedOptimizer::Impl::share_of(const Groups& groups, int rank) const {
+  return groups_of(groups, [&](const torch::Tensor& parameter) { return owner_of(parameter) == rank; });
+}
+
+std::unique_ptr<torch::optim::Optimizer> ShardedOptimizer::Impl::part_of(const Groups& groups) const {
+  auto part = make(groups);
+  part->state().clear();
+  for (const auto& group : groups) {
+    for (const torch::Tensor& parameter : group.params()) {
+      const auto found = inner_->state().find(parameter.unsafeGetTensorImpl());
+      if (found != inner_->state().end()) part->state()[found->first] = found->second->clone();
+    }
+  }
+  return part;
 }
 
 ShardedOptimizer::Impl::Groups ShardedOptimizer::Impl::assign_new(const Groups& groups) {
@@ -166,23 +189,30 @@ ShardedOptimizer::Impl::Groups ShardedOptimizer::Impl::assign_new(const Groups& 
     for (std::size_t i = 0; i < unowned.size(); ++i) {
       const decltype(Owner::parameter) weak(unowned[i].getIntrusivePtr());
       owners_.insert_or_assign(unowned[i].unsafeGetTensorImpl(), Owner{weak, owners[i]});
-      if (owners[i] == backend_.rank()) mine.push_back(unowned[i]);
+      if (holds(owners[i])) mine.push_back(unowned[i]);
     }
     result.emplace_back(std::move(mine), group.options().clone());
   }
   return result;
 }
 
+void ShardedOptimizer::Impl::note_held(const torch::optim::Optimizer& optimizer) {
+  for (const auto& group : optimizer.param_groups()) {
+    for (const torch::Tensor& parameter : group.params()) held_.insert(parameter.unsafeGetTensorImpl());
+  }
+}
+
 void ShardedOptimizer::Impl::take_parameters(const Groups& groups) {
   // Constructs an optimizer for the new parameters, because some kinds make a parameter's first state there.
   auto added = make(assign_new(groups));
+  note_held(*added);
   known_.clear();
   for (const auto& group : groups) known_.push_back(group.params());
   if (!inner_) {
     inner_ = std::move(added);
     return;
   }
-  Groups share = share_of(groups, backend_.rank());
+  Groups share = groups_of(groups, [&](const torch::Tensor& parameter) { return holds(owner_of(parameter)); });
   inner_->param_groups().clear();
   for (auto& group : share) inner_->param_groups().push_back(std::move(group));
   for (auto& [parameter, state] : added->state()) inner_->state()[parameter] = std::move(state);
@@ -190,10 +220,10 @@ void ShardedOptimizer::Impl::take_parameters(const Groups& groups) {
 
 void ShardedOptimizer::Impl::take_over(const Groups& groups) {
   if (has_new_parameters(groups)) {
-    agree(group_, [&] {
+    agree(channel_->group, [&] {
       std::string lines = own_lines(groups, factory_, options_);
-      TORCH_CHECK_VALUE(device_of(groups) == backend_.device(), "ZeroRedundancyOptimizer: parameters are on ",
-                        device_of(groups), " now, and were on ", backend_.device(), " at first; make a new optimizer");
+      TORCH_CHECK_VALUE(device_of(groups) == backend().device(), "ZeroRedundancyOptimizer: parameters are on ",
+                        device_of(groups), " now, and were on ", backend().device(), " at first; make a new optimizer");
       return lines;
     });
     take_parameters(groups);
@@ -226,7 +256,8 @@ torch::Tensor ShardedOptimizer::Impl::step_inner(const torch::optim::Optimizer::
 
 // Before this rank's share changes.
 void ShardedOptimizer::Impl::check_group() const {
-  if (const Status replaced = backend_.replaced(); !replaced.ok()) throw_status(replaced, "ZeroRedundancyOptimizer");
+  if (around_) return;
+  if (const Status replaced = backend().replaced(); !replaced.ok()) throw_status(replaced, "ZeroRedundancyOptimizer");
 }
 
 // In place of the first all-gather. Nothing is said where there is none, or where the backend is not the engine.
@@ -235,35 +266,42 @@ void ShardedOptimizer::Impl::refuse_to_send(const std::exception& why) const {
   const bool any = std::any_of(shares.begin(), shares.end(), [](const auto& share) {
     return std::any_of(share.begin(), share.end(), [](const torch::Tensor& one) { return one.numel() > 0; });
   });
-  if (backend_.world_size() == 1 || !any) return;
-  const ProcessGroup group = group_ ? group_ : default_group();
-  if (ProcessGroupLockstep* const engine = engine_of(group, backend_.device().type()))
+  if (backend().world_size() == 1 || !any) return;
+  const ProcessGroup group = channel_->group ? channel_->group : default_group();
+  if (ProcessGroupLockstep* const engine = engine_of(group, backend().device().type()))
     engine->refuse("the step of the sharded optimizer: " + plain_text(why));
 }
 
+// A frozen parameter that still has a gradient is updated, as by the plain optimizer.
+bool ShardedOptimizer::Impl::is_sent(const torch::Tensor& parameter) const {
+  return parameter.requires_grad() || parameter.grad().defined();
+}
+
 std::vector<std::vector<torch::Tensor>> ShardedOptimizer::Impl::shares_to_send() const {
-  std::vector<std::vector<torch::Tensor>> shares(static_cast<std::size_t>(backend_.world_size()));
+  std::vector<std::vector<torch::Tensor>> shares(static_cast<std::size_t>(backend().world_size()));
   for (const std::vector<torch::Tensor>& group : known_) {
     for (const torch::Tensor& parameter : group) {
-      // A frozen parameter that still has a gradient is updated, as by the plain optimizer.
-      if (parameter.requires_grad() || parameter.grad().defined()) shares[owner_of(parameter)].push_back(parameter);
+      if (is_sent(parameter)) shares[owner_of(parameter)].push_back(parameter);
     }
   }
   return shares;
 }
 
 void ShardedOptimizer::Impl::send_parameters() {
-  if (backend_.world_size() > 1) exchange_.run(shares_to_send());
+  const auto send = [this] {
+    if (backend().world_size() > 1) channel_->exchange.run(shares_to_send());
+  };
+  around_ ? around_(send) : send();
 }
 
 void ShardedOptimizer::Impl::consolidate(const Groups& groups, int to) {
   const int root = get_group_rank(options_.process_group ? options_.process_group : default_group(), to);
-  if (backend_.rank() != root) return backend_.send_bytes(nn_detail::optimizer_bytes(*inner_), root);
+  const std::string own = nn_detail::optimizer_bytes(*part_of(share_of(groups, backend().rank())));
+  if (backend().rank() != root) return backend().send_bytes(own, root);
   auto all = make(groups);
-  for (int rank = 0; rank < backend_.world_size(); ++rank) {
+  for (int rank = 0; rank < backend().world_size(); ++rank) {
     const auto part = make(share_of(groups, rank));
-    nn_detail::read_optimizer(rank == root ? nn_detail::optimizer_bytes(*inner_) : backend_.receive_bytes(rank), *part,
-                              backend_.device());
+    nn_detail::read_optimizer(rank == root ? own : backend().receive_bytes(rank), *part, backend().device());
     for (auto& [parameter, state] : part->state()) all->state()[parameter] = std::move(state);
   }
   consolidated_ = std::move(all);
@@ -272,6 +310,9 @@ void ShardedOptimizer::Impl::consolidate(const Groups& groups, int to) {
 // As in a new optimizer: no state, or that which its constructor makes (Adagrad). What is loaded has no state for a
 // parameter that has taken no step, and the present one must not live on there.
 void ShardedOptimizer::Impl::reset_state() {
+  is_new_ = false;
+  has_loaded_ = true;
+  note_held(*inner_);
   const auto fresh = make(inner_->param_groups());
   inner_->state().clear();
   for (auto& [parameter, state] : fresh->state()) inner_->state()[parameter] = std::move(state);
@@ -293,10 +334,10 @@ void ShardedOptimizer::Impl::copy_state(const torch::optim::Optimizer& plain) {
   reset_state();
   for (std::size_t group = 0; group < known_.size(); ++group) {
     for (std::size_t i = 0; i < known_[group].size(); ++i) {
-      if (owner_of(known_[group][i]) != backend_.rank()) continue;
+      if (!holds(owner_of(known_[group][i]))) continue;
       const auto found = plain.state().find(plain.param_groups()[group].params()[i].unsafeGetTensorImpl());
       if (found == plain.state().end()) continue;
-      auto copy = nn_detail::copy_state(*found->second, backend_.device());
+      auto copy = nn_detail::copy_state(*found->second, backend().device());
       nn_detail::convert_state(*copy, known_[group][i]);
       inner_->state()[known_[group][i].unsafeGetTensorImpl()] = std::move(copy);
     }

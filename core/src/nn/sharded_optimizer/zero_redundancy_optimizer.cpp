@@ -16,13 +16,18 @@ ShardedOptimizer::ShardedOptimizer(const std::vector<torch::optim::OptimizerPara
     for (const auto& group : groups) add_param_group(group);
     return Impl::own_lines(param_groups_, factory, options);
   });
-  impl_ = std::make_unique<Impl>(param_groups_, std::move(factory), options);
+  impl_ = std::make_unique<Impl>(*this, std::move(factory), options);
 }
 
 ShardedOptimizer::~ShardedOptimizer() = default;
 
+nn_detail::SurvivingStep* ShardedOptimizer::surviving_step() {
+  return impl_.get();
+}
+
 torch::Tensor ShardedOptimizer::step(LossClosure closure) {
   impl_->check_group();
+  impl_->begin_step(closure != nullptr);
   impl_->consolidated_.reset();
   impl_->take_over(param_groups_);
   torch::Tensor loss = impl_->step_inner(closure);

@@ -117,8 +117,9 @@ struct TrainerOptions {
   // other ranks compute the batches of the dead rank too, or a newcomer takes its place. Each batch has random numbers
   // of its own, from `seed`. If a rank dies in a callback, an evaluation or a save, the callbacks are called again for
   // the last step. Set min_ranks, timeout, newcomers and newcomer_timeout of ElasticOptions only; leave the other
-  // fields as they are. kUnsupported with comm_hook, optimizers whose step communicates, synchronised batch
-  // normalisation and machine_batch_size. fit() may be called once.
+  // fields as they are. kUnsupported with comm_hook, optimizers whose step communicates (but for a
+  // ZeroRedundancyOptimizer with copies), synchronised batch normalisation and machine_batch_size. fit() may be called
+  // once.
   std::optional<ElasticOptions> elastic = {};
   // On: this process waits in fit() for the place of a dead rank (ElasticTraining::join). While it waits, it writes
   // nothing. If it is not needed, fit() returns kNotNeeded. The process needs a world of its own, and `elastic` with
