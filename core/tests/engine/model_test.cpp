@@ -68,6 +68,7 @@ INSTANTIATE_TEST_SUITE_P(All, EngineModelSeeds,
                          testing::Values("REASON",      // the word of an abort before its reason
                                          "ORDER",       // a rank's post before its end
                                          "CLAIMS",      // a ticket that is claimed after an abort
+                                         "INSIDE",      // a ticket that is claimed without a word of it
                                          "NEEDS_ALL",   // the end before all tickets are done
                                          "BROKEN",      // a result without a look at the abort
                                          "COMPLETED",   // a slot that others still read

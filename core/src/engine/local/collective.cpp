@@ -322,10 +322,13 @@ void Collective::work(bool help, Scratch& scratch) {
   const Plan plan(memory_, sequence_);
   const int me = memory_.rank();
   const Outputs outputs{private_output_ ? &request_ : nullptr, large_results_};
+  Counter& mine = memory_.done(me, sequence_);
   const std::uint64_t before = my_done_;
   const auto run = [&](int owner) {
     const std::uint64_t tickets = plan.tickets(owner);
     Counter& counter = memory_.claim(owner, sequence_);
+    if (count_of(counter, sequence_) >= tickets) return;
+    mine.inside.store(sequence_, std::memory_order_relaxed);  // claim() orders it
     for (std::uint64_t ticket; !waiting_.aborted() && claim(counter, sequence_, tickets, ticket); ++my_done_) {
       LOCKSTEP_FAULT_POINT("ticket: claimed");
       // Checked again: this rank may have been frozen since, while the others have left the operation.
@@ -334,7 +337,7 @@ void Collective::work(bool help, Scratch& scratch) {
   };
   const auto publish_done = [&] {
     LOCKSTEP_FAULT_POINT("ticket: done");
-    memory_.done(me, sequence_).word.store((sequence_ << kTicketBits) | my_done_, std::memory_order_seq_cst);
+    mine.word.store((sequence_ << kTicketBits) | my_done_, std::memory_order_seq_cst);
     LOCKSTEP_FAULT_POINT("ticket: counted");
   };
 
@@ -349,7 +352,39 @@ void Collective::work(bool help, Scratch& scratch) {
     if (my_done_ != own) publish_done();
     all_claimed_ = !waiting_.aborted();
   }
+  if (mine.inside.load(std::memory_order_relaxed) != 0) mine.inside.store(0, std::memory_order_release);
   if (my_done_ != before) waiting_.notify(false);
+}
+
+bool Collective::somebody_works() const {
+  for (int rank = 0; rank < memory_.size(); ++rank) {
+    const bool is_inside = memory_.done(rank, sequence_).inside.load(std::memory_order_acquire) == sequence_;
+    if (is_inside && !waiting_.process_gone(rank)) return true;
+  }
+  return false;
+}
+
+bool Collective::is_held_up_by(int rank) const {
+  const auto state_of = [&](int of) { return memory_.post(of, sequence_).state.load(std::memory_order_acquire); };
+  bool all_ready = true;
+  for (int other = 0; other < memory_.size(); ++other) {
+    if (state_of(other) < 2 * sequence_) return false;
+    all_ready = all_ready && state_of(other) % 2 == 1;
+  }
+  const Plan plan(memory_, sequence_);
+  if (!plan.agreement().ok() || plan.inlined()) return false;
+  if (!all_ready) return state_of(rank) % 2 == 0;
+  std::uint64_t tickets = 0;
+  std::uint64_t claimed = 0;
+  for (int owner = 0; owner < memory_.size(); ++owner) {
+    const std::uint64_t count = count_of(memory_.claim(owner, sequence_), sequence_) & ~kClosed;
+    if (owner == rank && !plan.shared(owner) && count < plan.tickets(owner)) return true;
+    tickets += plan.tickets(owner);
+    claimed += count;
+  }
+  if (claimed < tickets || memory_.done(rank, sequence_).inside.load(std::memory_order_acquire) != sequence_)
+    return false;
+  return !somebody_works() && tickets_done() < tickets;  // in this order: who works has not counted its tickets yet
 }
 
 std::uint64_t Collective::tickets_done() const {
@@ -387,6 +422,7 @@ bool Collective::quiesce(Deadline deadline) const {
     claimed += close_claims(memory_.claim(rank, sequence_), sequence_);
   }
   while (tickets_done() < claimed) {
+    if (!somebody_works()) return true;  // who has claimed the others has died
     if (deadline.expired()) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }

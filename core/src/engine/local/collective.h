@@ -52,8 +52,14 @@ class Collective {
   bool wants_stream() const { return phase_ == Phase::kStream; }
   void finish(Status status);
 
-  // After an abort: waits until no rank is inside a ticket of this operation, nor will be. Then the caller may use its
-  // buffers. False: some rank is stuck in a ticket, and may still read and write the buffers. Needs no lock.
+  // Whether the operation, which does not stream, can never end because of `rank`, whose process has ended after its
+  // post: it has died with a ticket, or before it did what nobody else can do. False while a rank that lives still does
+  // tickets. Needs no lock.
+  bool is_held_up_by(int rank) const;
+
+  // After an abort: waits until no rank that lives is inside a ticket of this operation, nor will be. Then the caller
+  // may use its buffers. False: some rank is stuck in a ticket, and may still read and write the buffers. Needs no
+  // lock.
   bool quiesce(Deadline deadline) const;
   // Call this after quiesce() has returned false: what the stuck rank still writes then does not reach the caller's
   // buffers, nor staging that is used again.
@@ -97,6 +103,7 @@ class Collective {
   void start_running();
   void run_tickets(bool help, Scratch& scratch);
   void work(bool help, Scratch& scratch);
+  bool somebody_works() const;
 
   const GroupMemory& memory_;
   const Waiting& waiting_;

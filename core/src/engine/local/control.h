@@ -67,6 +67,9 @@ static_assert(sizeof(Post) == kLine);
 inline constexpr int kTicketBits = 24;
 struct alignas(kLine) Counter {
   std::atomic<std::uint64_t> word;
+  // Beside the tickets that a rank has done: the operation of which it may hold tickets now; 0: of none. A rank that
+  // dies leaves the word as it is, so the others know whether they wait for a ticket that it held.
+  std::atomic<std::uint64_t> inside;
 };
 
 // Entry i of a rank's table: what it sends to rank i and expects from rank i.

@@ -189,8 +189,11 @@ Status LocalFailureWatch::check(const Collective& collective, Watch& watch) cons
     const bool left = waiting_.left(rank);
     const bool posted = has_posted(memory_, rank, collective.sequence());
     if (!gone && !left) continue;
-    // A rank that has posted and then left has done its part.
-    if (posted && (left || now - watch.progressed < kDeadTicket)) continue;
+    // A rank that has posted and then left has done its part. So may one that has posted and then died.
+    const auto holds_up = [&] {
+      return collective.wants_stream() ? behind_in_stream(memory_, rank) : collective.is_held_up_by(rank);
+    };
+    if (posted && (left || (now - watch.progressed < kDeadTicket && !holds_up()))) continue;
     // A death is the cause: other ranks may have left because of it.
     if (lost < 0 || (!left && waiting_.left(lost))) lost = rank;
   }

@@ -31,6 +31,7 @@
 #define PAYLOAD(r) control[r].payload[s % RING]
 #define CLAIM(r) control[r].claim[s % RING]
 #define DONE(r) control[r].done[s % RING]
+#define INSIDE(r) control[r].inside[s % RING]
 #define COUNT(word) ((word) / 16 == s) * ((word) % CLOSED)  // count_of(), collective.cpp
 
 // What a rank writes in the control memory of the present group (control.h). A new group has new memory, all zero
@@ -41,6 +42,7 @@ typedef Control {
   byte payload[RING];  // GroupMemory::payload()
   byte claim[RING];    // Counter: 16 * sequence + CLOSED + count
   byte done[RING];
+  byte inside[RING];   // Counter::inside of `done`: the sequence while the rank may hold tickets
   byte completed;      // RankState::completed
   bool left;           // RankState::left
   byte reason          // AbortReason
@@ -157,6 +159,9 @@ inline run_ticket(o) {
   if
   :: aborted_by || !MEMBER(o)
   :: else ->
+#ifndef SEED_INSIDE
+     INSIDE(me) = s;
+#endif
      if                                          // claim()
      :: atomic { COUNT(CLAIM(o)) == 0 && CLAIM(o) != 16 * s + CLOSED -> CLAIM(o) = 16 * s + 1; my_done++ }
         if :: LATE :: else -> atomic { owner = o; right = true }; EACH_OR_ALL(READ); EACH_OR_ALL(STORE) fi
@@ -166,11 +171,13 @@ inline run_ticket(o) {
 }
 
 #define TICKETS_DONE(r) COUNT(DONE(r))
+#define WORKS(r) (!dead[r] && INSIDE(r) == s)    // Collective::somebody_works()
 // LocalGroup::forget(): Collective::quiesce(), whose deadline may pass at any time; then Collective::abandon().
 inline forget() {
   EACH_OR_ALL(CLOSE);
   if
   :: SUM(TICKETS_DONE) >= claimed
+  :: !SUM(WORKS)                                 // whoever has claimed the others has died
   :: arena[me].withdrawn = true
   fi
 }
@@ -209,7 +216,7 @@ inline give_back() {
 #define FRESH(r)                                                                                               \
   for (slot : 0 .. RING - 1) {                                                                                 \
     control[r].state[slot] = 0; control[r].kind[slot] = 0; control[r].payload[slot] = 0;                       \
-    control[r].claim[slot] = 0; control[r].done[slot] = 0                                                      \
+    control[r].claim[slot] = 0; control[r].done[slot] = 0; control[r].inside[slot] = 0                         \
   }                                                                                                            \
   control[r].completed = 0; control[r].left = false; control[r].reason = 0
 #endif
@@ -261,6 +268,7 @@ work:
         run_ticket((me + 2) % N);
 #endif
         DONE(me) = 16 * s + my_done;
+        INSIDE(me) = 0;
 #ifndef SEED_NEEDS_ALL
         wait_until(SUM(TICKETS_DONE) == SUM(MEMBER));
 #endif
