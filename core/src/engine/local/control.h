@@ -71,6 +71,15 @@ struct alignas(kLine) Counter {
   // dies leaves the word as it is, so the others know whether they wait for a ticket that it held.
   std::atomic<std::uint64_t> inside;
 };
+inline constexpr std::uint64_t kTicketMask = (std::uint64_t{1} << kTicketBits) - 1;
+// In a claim word: no rank may claim any more. No operation has that many tickets.
+inline constexpr std::uint64_t kClosed = std::uint64_t{1} << (kTicketBits - 1);
+
+// The count in a Counter, or 0 if the counter still holds an earlier operation.
+inline std::uint64_t count_of(const Counter& counter, std::uint64_t sequence) {
+  const std::uint64_t word = counter.word.load(std::memory_order_acquire);
+  return (word >> kTicketBits) == sequence ? (word & kTicketMask) : 0;
+}
 
 // Entry i of a rank's table: what it sends to rank i and expects from rank i.
 struct PieceEntry {
