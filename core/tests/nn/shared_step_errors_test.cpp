@@ -311,6 +311,7 @@ TEST(SharedStepErrorsMulti, APartThatFailsAtItsRankIsDoneByARankThatCan) {
       mine.mutable_grad() = torch::ones({60000});
       expect_in(error_of([&] { stepper.step(); }), {"parameters are not whole"});
       EXPECT_FALSE(stepper.is_whole());
+      expect_in(error_of([&] { stepper.step(); }), {"broke in an earlier step", "load a checkpoint"});
     }
   });
 }
@@ -380,29 +381,6 @@ TEST(SharedStepFault, SurvivorsFinishTheStepOfARankThatDiesInIt) {
           fused);
     }
   }
-}
-
-// Rank 0 finishes what it can, and says that it is not all.
-TEST(SharedStepFault, WithoutUndoADeathInATileLeavesParametersThatAreNotWhole) {
-  run_processes_with_a_victim(
-      2, /*victim=*/1,
-      [](int rank, const std::filesystem::path& report) {
-        const Rank world;
-        const Tensor mine = ones_of({kDeadlyElements});
-        SharedStep<optim::SGD> optimizer(std::vector<Tensor>{mine}, optim::SGDOptions(0.1), {.undo = false});
-        mine.mutable_grad() =
-            rank == 0 ? torch::ones({kDeadlyElements}) : deadly_gradient(kDeadlyElements, 8 * 16384 + 8192);
-        const std::string error = error_of([&] { optimizer.step(); });
-        EXPECT_FALSE(optimizer.is_whole());
-        EXPECT_EQ(optimizer.steps(), 0U);
-        EXPECT_NE(error_of([&] { optimizer.step(); }).find("load a checkpoint"), std::string::npos);
-        std::ofstream(report) << error;
-      },
-      [](const std::filesystem::path& report) {
-        std::ifstream file(report);
-        const std::string text{std::istreambuf_iterator<char>(file), {}};
-        expect_in(text, {"rank 1", "not whole", "load a checkpoint"});
-      });
 }
 
 }  // namespace

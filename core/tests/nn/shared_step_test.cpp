@@ -77,7 +77,7 @@ TEST_P(SharedStepMulti, TakesTheStepsOfThePlainOptimizer) {
         const std::vector<Tensor> mine = tiled_parameters();
         const std::vector<Tensor> theirs = tiled_parameters();
         const auto like = one.plain(groups_with({{}}));
-        const auto ours = one.shared(two_groups(mine, *like), {.fused = fused, .undo = !fused || get_world_size() < 3});
+        const auto ours = one.shared(two_groups(mine, *like), {.fused = fused});
         const auto plain = one.plain(two_groups(theirs, *like));
         const auto both = {ours.get(), plain.get()};
         for (int step = 0; step < 6; ++step) {

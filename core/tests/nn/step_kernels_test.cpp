@@ -55,19 +55,17 @@ StepRequest request_for(const StepNumbers& numbers, Gradients& gradients, Memory
                       .num_gradients = kRanks,
                       .scale = 0.75,
                       .count = kElements - first,
+                      .undo = &memory.undo,
+                      .word = StepRecord(memory.record, 1).word(0),
+                      .first_word = StepRecord::begun(kNumber, first_unit, kLane),
                       .first_unit = first_unit};
   for (std::size_t i = 0; i < 3; ++i) request.state[i] = memory.tensors[1 + i] + first;
   return request;
 }
 
-void step_with_undo(StepKernel kernel, const StepNumbers& numbers, Gradients& gradients, Memory& memory) {
-  StepRecord record(memory.record, 1);
-  StepRequest request = request_for(numbers, gradients, memory, 0);
-  request.undo = &memory.undo;
-  request.word = record.word(0);
-  request.first_word = StepRecord::begun(kNumber, 0, kLane);
-  kernel(request);
-  record.end_tile(0, kNumber);
+void step(StepKernel kernel, const StepNumbers& numbers, Gradients& gradients, Memory& memory) {
+  kernel(request_for(numbers, gradients, memory, 0));
+  StepRecord(memory.record, 1).end_tile(0, kNumber);
 }
 
 // Does what survivors do: puts back the unit that was being changed, and goes on from there. Returns the unit; -1: none
@@ -138,14 +136,14 @@ TEST(StepKernelsFault, SurvivorsFinishAStepThatIsCutOffAtAnyInstruction) {
   for (const auto& [isa, kernel] : kernels()) {
     for (const auto& [name, numbers] : steps()) {
       fill(*whole);
-      kernel(request_for(numbers, gradients, *whole, 0));
+      step(kernel, numbers, gradients, *whole);
       fill(shared);
       const pid_t child = fork();
       ASSERT_GE(child, 0);
       if (child == 0) {
         if (ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) _exit(1);
         raise(SIGSTOP);
-        step_with_undo(kernel, numbers, gradients, shared);
+        step(kernel, numbers, gradients, shared);
         _exit(0);
       }
       std::set<int> cut_units;

@@ -101,10 +101,14 @@ bool gives_the_same_bits(StepKernel kernel, const Options& options) {
     theirs.mutable_grad() = gradient;
     if (!fused_step(optimizer)) return false;
     const float* const only = gradient.const_data_ptr<float>();
+    StepUndo undo;
+    std::uint64_t word = 0;
     StepRequest request{.numbers = step_numbers(optimizer.param_groups()[0].options(), step == 1, step),
                         .values = ours.mutable_data_ptr<float>(),
                         .gradients = &only,
-                        .count = static_cast<std::size_t>(ours.numel())};
+                        .count = static_cast<std::size_t>(ours.numel()),
+                        .undo = &undo,
+                        .word = &word};
     for (std::size_t i = 0; i < kStateTensors; ++i) request.state[i] = state[i].mutable_data_ptr<float>();
     kernel(request);
   }

@@ -140,8 +140,8 @@ const Groups& SharedStepper::agree(const Groups& groups, const torch::optim::Opt
     check_memory(groups, defaults);
     const auto trial = factory(Groups(), defaults);  // throws for options that the optimizer refuses
     const torch::optim::Optimizer& kind = *trial;
-    return text + fmt::format("{}, fused {}, undo {}, own kernels {}, average_gradients {}, max_norm {}\n",
-                              c10::demangle(typeid(kind).name()), options.fused, options.undo,
+    return text + fmt::format("{}, fused {}, own kernels {}, average_gradients {}, max_norm {}\n",
+                              c10::demangle(typeid(kind).name()), options.fused,
                               options.fused && own_step_kernel() != nullptr, options.average_gradients,
                               options.max_norm);
   };
@@ -197,7 +197,6 @@ void SharedStepper::Impl::share_parameters() {
   const std::size_t places_offset = squares_offset + tiles.size() * sizeof(double);
   const std::size_t undo_offset =
       SharedParameters::view_offset(places_offset + RankGradients::bytes(backend_.world_size(), fresh->size()));
-  if (!options_.undo) undo_bytes = 0;
   const std::size_t in_front = undo_offset + ranks * static_cast<std::size_t>(lanes) * undo_bytes;
   const auto block =
       engine_of(group_ ? group_ : default_group(), torch::kCPU)->share_block(fresh->block_bytes(in_front));

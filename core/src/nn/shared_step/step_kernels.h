@@ -58,7 +58,6 @@ struct StepRequest {
   float scale = 1;
   float* state[3] = {};
   std::size_t count = 0;  // a multiple of kStepUnit
-  // Null: nothing is saved, and no word is written.
   StepUndo* undo = nullptr;
   std::uint64_t* word = nullptr;
   std::uint64_t first_word = 0;  // of the first unit

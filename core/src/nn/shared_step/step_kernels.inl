@@ -163,7 +163,7 @@ LOCKSTEP_INLINE void each_unit(const StepRequest& request, Step step) {
   for (std::size_t begin = 0; begin < now.count; begin += kStepUnit) {
     mean.prefetch(begin + kAhead);
     for (int which = 0; which < kTensors; ++which) __builtin_prefetch(tensors[which] + begin + kAhead);
-    if (now.undo != nullptr) save<kTensors>(now, tensors, begin / kStepUnit);
+    save<kTensors>(now, tensors, begin / kStepUnit);
     for (std::size_t i = begin; i < begin + kStepUnit; i += kLanes) step(i, mean.at(i));
   }
 }
