@@ -318,7 +318,7 @@ TEST(SharedStepErrorsMulti, APartThatFailsAtItsRankIsDoneByARankThatCan) {
 
 // A gradient of ones, of which a page from about element `safe` on cannot be read: the process that reads it is killed.
 // It is one page, so that the few elements that ranks compare before the step lie outside. The page begins
-// inside of an odd unit of a kernel, and in shared_step_average_test.cpp with an even one.
+// inside of an odd unit of a kernel, and in shared_step_average_test.cpp inside of the rest of a parameter.
 Tensor deadly_gradient(std::int64_t elements, std::int64_t safe) {
   constexpr std::size_t kPage = 4096;
   constexpr std::size_t kShift = (256 + 64 + 4) * sizeof(float);

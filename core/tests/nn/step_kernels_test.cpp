@@ -9,6 +9,7 @@
 #include <torch/optim.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <csignal>
 #include <cstring>
@@ -28,8 +29,9 @@ namespace {
 using namespace nn_detail;
 namespace optim = torch::optim;
 
-constexpr std::size_t kUnits = 3;  // the third is saved where the first was
-constexpr std::size_t kElements = kUnits * kStepUnit;
+// The third unit is saved where the first was. The last elements fill no unit: 8 fill a vector of LibTorch, 3 do not.
+constexpr std::size_t kUnits = 4;
+constexpr std::size_t kElements = 3 * kStepUnit + 11;
 constexpr std::uint64_t kNumber = 7;  // of the step
 constexpr int kLane = 3;
 constexpr std::size_t kRanks = 3;
@@ -76,8 +78,9 @@ int finish(StepKernel kernel, const StepNumbers& numbers, Gradients& gradients, 
   if (now.begun) {
     EXPECT_EQ(now.lane, kLane);
     for (std::size_t which = 0; which < numbers.changed; ++which) {
-      const auto& saved = memory.undo.saved[now.part % 2][which];
-      std::memcpy(memory.tensors[which] + now.part * kStepUnit, saved, sizeof(saved));
+      const std::size_t first = now.part * kStepUnit;
+      std::memcpy(memory.tensors[which] + first, memory.undo.saved[now.part % 2][which],
+                  std::min(kStepUnit, kElements - first) * sizeof(float));
     }
   }
   kernel(request_for(numbers, gradients, memory, now.part));

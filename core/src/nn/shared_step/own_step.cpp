@@ -74,9 +74,10 @@ StepKernel kernel_for(InstructionSet set) {
   return step_portable;
 }
 
-// Numbers of all sizes, without the generator of the program.
+// Numbers of all sizes, without the generator of the program. They fill some units, a vector of LibTorch, and the
+// longest rest.
 torch::Tensor trial_values(std::uint64_t seed) {
-  constexpr std::int64_t kElements = 8 * static_cast<std::int64_t>(kStepUnit);
+  constexpr std::int64_t kElements = 9 * static_cast<std::int64_t>(kStepUnit) - 1;
   torch::Tensor result = torch::empty({kElements}, torch::kFloat);
   std::uint64_t state = seed;
   for (std::int64_t i = 0; i < kElements; ++i) {

@@ -170,17 +170,14 @@ void SharedStepper::Impl::share_parameters() {
   for (std::size_t i = 0; i < fresh->size(); ++i) {
     const std::size_t element = c10::elementSize((*fresh)[i].dtype);
     const bool has_kernel = kernel_ != nullptr && (*fresh)[i].dtype == torch::kFloat;
-    const std::int64_t for_kernel =
-        has_kernel ? (*fresh)[i].elements / static_cast<std::int64_t>(kStepUnit) * static_cast<std::int64_t>(kStepUnit)
-                   : 0;
     for (std::int64_t begin = 0; begin < (*fresh)[i].elements;) {
       Tile& tile = tiles.emplace_back();
       tile.parameter = i;
       tile.begin = begin;
-      tile.by_own_kernel = begin < for_kernel;
-      tile.size = std::min(kTileElements, (tile.by_own_kernel ? for_kernel : (*fresh)[i].elements) - begin);
+      tile.by_own_kernel = has_kernel;
+      tile.size = std::min(kTileElements, (*fresh)[i].elements - begin);
       tile.owner = owner_of(before, all, backend_.world_size());
-      if (!tile.by_own_kernel) {
+      if (!has_kernel) {
         const std::size_t bytes = (1 + kStateTensors) * static_cast<std::size_t>(tile.size) * element;
         undo_bytes = std::max(undo_bytes, round_up(bytes, alignof(StepUndo)));
       }

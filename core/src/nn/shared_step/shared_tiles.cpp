@@ -61,9 +61,11 @@ void SharedStepper::Impl::restore(const Tile& tile, std::size_t part, std::byte*
     return;
   }
   const auto& saved = reinterpret_cast<const StepUndo*>(place)->saved[part % 2];
-  const std::size_t offset = (static_cast<std::size_t>(tile.begin) + part * kStepUnit) * sizeof(float);
+  const std::size_t first = part * kStepUnit;
+  const std::size_t offset = (static_cast<std::size_t>(tile.begin) + first) * sizeof(float);
+  const std::size_t bytes = std::min(kStepUnit, static_cast<std::size_t>(tile.size) - first) * sizeof(float);
   for (std::size_t which = 0; which < numbers_[tile.parameter].changed; ++which)
-    std::memcpy(parameters_->place_of(tile.parameter, which) + offset, saved[which], sizeof(saved[which]));
+    std::memcpy(parameters_->place_of(tile.parameter, which) + offset, saved[which], bytes);
 }
 
 // Makes the tile's optimizer what the program's one is for the parameter.
