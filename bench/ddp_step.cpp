@@ -42,7 +42,6 @@ struct Options : lockstep::bench::StepOptions {
   bool channels_last = false;
   int together = 1;
   bool graph = false;
-  bool no_undo = false;
   bool one_pass = false;
 };
 
@@ -62,8 +61,7 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::string& name,
   if (name == "sgd") return std::make_unique<optim::SGD>(parameters, optim::SGDOptions(1e-3).momentum(0.9));
   if (name == "adam") return std::make_unique<optim::Adam>(parameters, optim::AdamOptions(1e-3));
   if (name == "adamw") return std::make_unique<optim::AdamW>(parameters, optim::AdamWOptions(1e-3));
-  const lockstep::SharedStepOptions shared{
-      .fused = true, .undo = !options.no_undo, .average_gradients = options.one_pass};
+  const lockstep::SharedStepOptions shared{.fused = true, .average_gradients = options.one_pass};
   if (name == "shared-sgd") {
     return std::make_unique<lockstep::SharedStep<optim::SGD>>(parameters, optim::SGDOptions(1e-3).momentum(0.9),
                                                               shared);
@@ -171,7 +169,6 @@ int main(int argc, char** argv) {
   app.add_flag("--sync-batch-norm", options.sync_batch_norm, "synchronise batch normalisation");
   app.add_flag("--libtorch-batch-norm", options.libtorch_batch_norm, "without lockstep::use_fast_batch_norm()");
   app.add_flag("--libtorch-convolution", options.libtorch_convolution, "without lockstep::use_fast_convolution()");
-  app.add_flag("--no-undo", options.no_undo, "of shared steps: deaths in a step are not survived");
   app.add_flag("--one-pass", options.one_pass, "of shared steps: the step takes the mean of the gradients");
   app.add_option("--hold", options.hold, "wait afterwards until this file exists");
   app.add_option("--busy", options.busy, "go on training afterwards until this file exists");

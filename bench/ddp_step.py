@@ -20,16 +20,14 @@ LARGE_SETTINGS = ("layout", "allocator")
 LAYOUTS: dict[str, tuple[str, ...]] = {"contiguous": (), "channels last": ("--channels-last",)}  # ours; the peer's are ways
 # For rows that show what use_fast_batch_norm() and use_fast_convolution() are worth.
 PLAIN = ("--libtorch-batch-norm", "--libtorch-convolution")
-# SharedStep, also with the mean of the gradients in the same pass, with and without copies for survivors of a death.
+# SharedStep, also with the mean of the gradients in the same pass.
 # "ours" is the plain SGD.
 SHARED: dict[str, tuple[str, ...]] = {
     "shared sgd": ("--optimizer", "shared-sgd"),
     "one-pass sgd": ("--optimizer", "shared-sgd", "--one-pass"),
-    "one-pass sgd without undo": ("--optimizer", "shared-sgd", "--one-pass", "--no-undo"),
     "plain adamw": ("--optimizer", "adamw"),
     "shared adamw": ("--optimizer", "shared-adamw"),
     "one-pass adamw": ("--optimizer", "shared-adamw", "--one-pass"),
-    "one-pass adamw without undo": ("--optimizer", "shared-adamw", "--one-pass", "--no-undo"),
 }
 # Compiled models have a row of their own: they change the model's kernels, not DDP.
 COMPILED_SETTINGS = {"layout": COMPILED_LAYOUT, "allocator": ALLOCATOR, "cores": PINNED}

@@ -92,9 +92,6 @@ struct SharedStepOptions {
   ProcessGroup process_group = nullptr;  // null: the world. All its ranks are on one machine
   // The step is that of fused_step: faster, and other last bits.
   bool fused = false;
-  // A rank saves what it changes, a part at a time, so that the others can finish the step if the rank dies. With
-  // `fused` this costs next to nothing. Off: a death in the middle of a part leaves parameters that are not whole.
-  bool undo = true;
   // Gradients are each rank's own, and step() takes their mean in the pass that steps. Nobody writes the mean to
   // memory. Under DistributedDataParallel register make_noop_hook() (lockstep/nn/comm_hook.h), so that the wrapper
   // leaves the gradients as they are. After step(), grad() is this rank's own gradient still. See "Sum and step in one

@@ -74,9 +74,10 @@ StepKernel kernel_for(InstructionSet set) {
   return step_portable;
 }
 
-// Numbers of all sizes, without the generator of the program.
+// Numbers of all sizes, without the generator of the program. They fill some units, a vector of LibTorch, and the
+// longest rest.
 torch::Tensor trial_values(std::uint64_t seed) {
-  constexpr std::int64_t kElements = 8 * static_cast<std::int64_t>(kStepUnit);
+  constexpr std::int64_t kElements = 9 * static_cast<std::int64_t>(kStepUnit) - 1;
   torch::Tensor result = torch::empty({kElements}, torch::kFloat);
   std::uint64_t state = seed;
   for (std::int64_t i = 0; i < kElements; ++i) {
@@ -101,10 +102,14 @@ bool gives_the_same_bits(StepKernel kernel, const Options& options) {
     theirs.mutable_grad() = gradient;
     if (!fused_step(optimizer)) return false;
     const float* const only = gradient.const_data_ptr<float>();
+    StepUndo undo;
+    std::uint64_t word = 0;
     StepRequest request{.numbers = step_numbers(optimizer.param_groups()[0].options(), step == 1, step),
                         .values = ours.mutable_data_ptr<float>(),
                         .gradients = &only,
-                        .count = static_cast<std::size_t>(ours.numel())};
+                        .count = static_cast<std::size_t>(ours.numel()),
+                        .undo = &undo,
+                        .word = &word};
     for (std::size_t i = 0; i < kStateTensors; ++i) request.state[i] = state[i].mutable_data_ptr<float>();
     kernel(request);
   }

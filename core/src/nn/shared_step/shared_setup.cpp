@@ -140,8 +140,8 @@ const Groups& SharedStepper::agree(const Groups& groups, const torch::optim::Opt
     check_memory(groups, defaults);
     const auto trial = factory(Groups(), defaults);  // throws for options that the optimizer refuses
     const torch::optim::Optimizer& kind = *trial;
-    return text + fmt::format("{}, fused {}, undo {}, own kernels {}, average_gradients {}, max_norm {}\n",
-                              c10::demangle(typeid(kind).name()), options.fused, options.undo,
+    return text + fmt::format("{}, fused {}, own kernels {}, average_gradients {}, max_norm {}\n",
+                              c10::demangle(typeid(kind).name()), options.fused,
                               options.fused && own_step_kernel() != nullptr, options.average_gradients,
                               options.max_norm);
   };
@@ -170,17 +170,14 @@ void SharedStepper::Impl::share_parameters() {
   for (std::size_t i = 0; i < fresh->size(); ++i) {
     const std::size_t element = c10::elementSize((*fresh)[i].dtype);
     const bool has_kernel = kernel_ != nullptr && (*fresh)[i].dtype == torch::kFloat;
-    const std::int64_t for_kernel =
-        has_kernel ? (*fresh)[i].elements / static_cast<std::int64_t>(kStepUnit) * static_cast<std::int64_t>(kStepUnit)
-                   : 0;
     for (std::int64_t begin = 0; begin < (*fresh)[i].elements;) {
       Tile& tile = tiles.emplace_back();
       tile.parameter = i;
       tile.begin = begin;
-      tile.by_own_kernel = begin < for_kernel;
-      tile.size = std::min(kTileElements, (tile.by_own_kernel ? for_kernel : (*fresh)[i].elements) - begin);
+      tile.by_own_kernel = has_kernel;
+      tile.size = std::min(kTileElements, (*fresh)[i].elements - begin);
       tile.owner = owner_of(before, all, backend_.world_size());
-      if (!tile.by_own_kernel) {
+      if (!has_kernel) {
         const std::size_t bytes = (1 + kStateTensors) * static_cast<std::size_t>(tile.size) * element;
         undo_bytes = std::max(undo_bytes, round_up(bytes, alignof(StepUndo)));
       }
@@ -197,7 +194,6 @@ void SharedStepper::Impl::share_parameters() {
   const std::size_t places_offset = squares_offset + tiles.size() * sizeof(double);
   const std::size_t undo_offset =
       SharedParameters::view_offset(places_offset + RankGradients::bytes(backend_.world_size(), fresh->size()));
-  if (!options_.undo) undo_bytes = 0;
   const std::size_t in_front = undo_offset + ranks * static_cast<std::size_t>(lanes) * undo_bytes;
   const auto block =
       engine_of(group_ ? group_ : default_group(), torch::kCPU)->share_block(fresh->block_bytes(in_front));

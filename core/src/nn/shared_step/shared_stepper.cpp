@@ -228,7 +228,6 @@ void SharedStepper::Impl::repair_rank(int rank, std::uint64_t number) {
       continue;
     }
     // Those that are begun come first, as the others need their undo places.
-    TORCH_CHECK(options_.undo, "it was changing ", (*parameters_)[tile.parameter].name(), ", without an undo copy");
     restore(tile, now.part, undo_place(rank, now.lane));
     step_tile(i, number, rank, now.lane);
   }

@@ -6,8 +6,7 @@
 // done. Where a meeting fails, StepRecord says what has happened.
 //
 // Fused steps of float parameters have kernels of their own (step_kernels.h), which take the mean of the gradients,
-// save what they change, and step, all in one pass. The rest of a parameter that is no multiple of the kernels' unit is
-// a tile of its own, which LibTorch's kernel steps.
+// save what they change, and step, all in one pass.
 #pragma once
 
 #include <cstdint>

@@ -61,9 +61,11 @@ void SharedStepper::Impl::restore(const Tile& tile, std::size_t part, std::byte*
     return;
   }
   const auto& saved = reinterpret_cast<const StepUndo*>(place)->saved[part % 2];
-  const std::size_t offset = (static_cast<std::size_t>(tile.begin) + part * kStepUnit) * sizeof(float);
+  const std::size_t first = part * kStepUnit;
+  const std::size_t offset = (static_cast<std::size_t>(tile.begin) + first) * sizeof(float);
+  const std::size_t bytes = std::min(kStepUnit, static_cast<std::size_t>(tile.size) - first) * sizeof(float);
   for (std::size_t which = 0; which < numbers_[tile.parameter].changed; ++which)
-    std::memcpy(parameters_->place_of(tile.parameter, which) + offset, saved[which], sizeof(saved[which]));
+    std::memcpy(parameters_->place_of(tile.parameter, which) + offset, saved[which], bytes);
 }
 
 // Makes the tile's optimizer what the program's one is for the parameter.
@@ -92,10 +94,8 @@ void SharedStepper::Impl::step_tile(std::size_t index, std::uint64_t number, int
   const StepRecord::Tile now = record_->tile(index, number);
   if (tile.by_own_kernel) return step_by_kernel(index, now.part, number, place_of, lane);
   prepare(tile);
-  if (options_.undo) {
-    for_each_tensor(tile, undo_place(place_of, lane),
-                    [](std::byte* data, std::byte* to, std::size_t bytes) { comm::copy_cached(to, data, bytes); });
-  }
+  for_each_tensor(tile, undo_place(place_of, lane),
+                  [](std::byte* data, std::byte* to, std::size_t bytes) { comm::copy_cached(to, data, bytes); });
   record_->begin_part(index, number, 0, lane);
   step_by_optimizer(tile);
   record_->end_tile(index, number);
@@ -119,16 +119,12 @@ void SharedStepper::Impl::step_by_kernel(std::size_t index, std::size_t first_un
                       .gradients = gradients.data(),
                       .num_gradients = gradients.size(),
                       .scale = static_cast<float>(scale_.value_or(1)),
-                      .count = static_cast<std::size_t>(tile.begin + tile.size - begin)};
+                      .count = static_cast<std::size_t>(tile.begin + tile.size - begin),
+                      .undo = reinterpret_cast<StepUndo*>(undo_place(place_of, lane)),
+                      .word = record_->word(index),
+                      .first_word = StepRecord::begun(number, first_unit, lane),
+                      .first_unit = first_unit};
   for (std::size_t which = 0; which < kStateTensors; ++which) request.state[which] = at(1 + which);
-  if (options_.undo) {
-    request.undo = reinterpret_cast<StepUndo*>(undo_place(place_of, lane));
-    request.word = record_->word(index);
-    request.first_word = StepRecord::begun(number, first_unit, lane);
-    request.first_unit = first_unit;
-  } else {
-    record_->begin_part(index, number, 0, lane);
-  }
   kernel_(request);
   record_->end_tile(index, number);
 }

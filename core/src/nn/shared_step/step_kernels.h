@@ -34,8 +34,7 @@ struct StepNumbers {
   float eps = 0;
 };
 
-// A multiple of every vector's length, and a line of the cache. LibTorch computes what is left at the end of a
-// parameter with other roundings.
+// A multiple of every vector's length, and a line of the cache.
 constexpr std::size_t kStepUnit = 16;
 
 // What undoes a unit in whose middle its process was killed. Unit k of a tile uses saved[k % 2]. The kernel first saves
@@ -57,8 +56,7 @@ struct StepRequest {
   std::size_t num_gradients = 1;
   float scale = 1;
   float* state[3] = {};
-  std::size_t count = 0;  // a multiple of kStepUnit
-  // Null: nothing is saved, and no word is written.
+  std::size_t count = 0;  // a multiple of kStepUnit, but for the last elements of a parameter
   StepUndo* undo = nullptr;
   std::uint64_t* word = nullptr;
   std::uint64_t first_word = 0;  // of the first unit
