@@ -5,6 +5,9 @@
 #include <torch/torch.h>
 
 #include <limits>
+#include <memory>
+#include <optional>
+#include <vector>
 
 #include "lockstep/nn/lr_schedules.h"
 #include "lockstep/nn/one_cycle_lr.h"
@@ -99,6 +102,25 @@ TEST_F(LRSchedulerTest, SchedulersOfOneOptimizerShareTheFirstRates) {
   // They are gone: the present rate is a first one again.
   LambdaLR constant(optimizer, [](std::int64_t) { return 1.0; });
   EXPECT_EQ(rates(), std::vector{0.3});
+}
+
+// The former schedule lives while the new one is made, and the new optimizer has the address of the former one.
+TEST_F(LRSchedulerTest, ANewOptimizerInTheSamePlaceHasItsOwnFirstRates) {
+  const std::vector parameters{torch::zeros({1}, torch::requires_grad())};
+  const auto constant = [](std::int64_t) { return 1.0; };
+  std::optional<torch::optim::SGD> in_place;
+  std::shared_ptr<LRScheduler> former, scheduler;
+  for (const double rate : {0.1, 0.5, 0.5, 0.2}) {
+    in_place.emplace(parameters, torch::optim::SGDOptions(rate));
+    former = scheduler;
+    scheduler = std::make_shared<LambdaLR>(*in_place, constant);
+    const LinearLR second(*in_place, {.start_factor = 0.5});
+    EXPECT_EQ(second.get_last_lr(), std::vector{rate * 0.5});
+    EXPECT_EQ(scheduler->get_last_lr(), std::vector{rate});
+    if (former) {
+      expect_in(error_of([&] { SequentialLR(*in_place, {scheduler, former}, {3}); }), {"scheduler 1", "another"});
+    }
+  }
 }
 
 TEST_F(LRSchedulerTest, LengthsAreThoseOfAllParts) {

@@ -3,7 +3,9 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
+#include <type_traits>
 #include <utility>
 
 #include "lockstep/base/mutex.h"
@@ -19,15 +21,26 @@ struct InitialRates {
 namespace {
 
 // The rates of an optimizer, for as long as one of its schedulers is there. Groups that they do not know yet begin with
-// their present rate.
+// their present rate. A new optimizer may have the address of a former one whose scheduler is still there. So the rates
+// know their optimizer by a number that is its own: the load factor of its table of states, which nobody else uses. The
+// numbers follow LibTorch's value closely enough to change nothing.
 std::shared_ptr<InitialRates> initial_rates_of(torch::optim::Optimizer& optimizer) {
   static Mutex mutex;
-  static std::map<const torch::optim::Optimizer*, std::weak_ptr<InitialRates>> all;
+  static std::map<float, std::weak_ptr<InitialRates>> all;
+  static const float unmarked = std::decay_t<decltype(optimizer.state())>().max_load_factor();
+  static float newest = unmarked;
   const MutexLock lock(mutex);
   std::erase_if(all, [](const auto& entry) { return entry.second.expired(); });
-  std::weak_ptr<InitialRates>& known = all[&optimizer];
-  std::shared_ptr<InitialRates> initial = known.lock();
-  if (!initial) known = initial = std::make_shared<InitialRates>();
+  auto& states = optimizer.state();
+  const auto known = all.find(states.max_load_factor());
+  std::shared_ptr<InitialRates> initial = known == all.end() ? nullptr : known->second.lock();
+  if (!initial) {
+    do {
+      newest = newest < 1.5F * unmarked ? std::nextafter(newest, 1.0F) : std::nextafter(unmarked, 1.0F);
+    } while (all.contains(newest));
+    states.max_load_factor(newest);
+    all[newest] = initial = std::make_shared<InitialRates>();
+  }
   const auto& groups = optimizer.param_groups();
   for (std::size_t group = initial->rates.size(); group < groups.size(); ++group)
     initial->rates.push_back(groups[group].options().get_lr());
@@ -44,7 +57,7 @@ LRScheduler::LRScheduler(torch::optim::Optimizer& optimizer, std::string name,
       initial_(initial_rates_of(optimizer)),
       base_lrs_(initial_->rates) {
   for (std::size_t i = 0; i < parts_.size(); ++i) {
-    TORCH_CHECK_VALUE(&parts_[i]->optimizer_ == &optimizer_, name_, ": scheduler ", i, ", a ", parts_[i]->name_,
+    TORCH_CHECK_VALUE(parts_[i]->initial_ == initial_, name_, ": scheduler ", i, ", a ", parts_[i]->name_,
                       ", is of another optimizer");
   }
 }
