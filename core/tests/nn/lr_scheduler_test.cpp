@@ -123,6 +123,29 @@ TEST_F(LRSchedulerTest, ANewOptimizerInTheSamePlaceHasItsOwnFirstRates) {
   }
 }
 
+// Python's groups get initial_lr with the optimizer's state. A OneCycleLR has replaced it there, in the middle.
+TEST_F(LRSchedulerTest, LoadingAStateBringsTheFirstRates) {
+  using Options = OneCycleLROptions;
+  for (const bool cycle_first : {false, true}) {
+    torch::optim::SGD saved({torch::zeros({1}, torch::requires_grad())}, 0.3);
+    const LinearLR saved_warmup(saved, {.start_factor = 0.5});
+    const OneCycleLR saved_cycle(saved, {.max_lr = {0.5}, .total_steps = 9});
+    torch::optim::SGD loaded({torch::zeros({1}, torch::requires_grad())}, 0.1);
+    LinearLR warmup(loaded, {.start_factor = 0.5});
+    OneCycleLR cycle(loaded, Options{.max_lr = {0.2}, .total_steps = 9, .div_factor = 2});
+    if (cycle_first) cycle.load_state_dict(saved_cycle.state_dict());
+    warmup.load_state_dict(saved_warmup.state_dict());
+    const LambdaLR between(loaded, [](std::int64_t) { return 1.0; });
+    EXPECT_EQ(between.get_last_lr(), std::vector{cycle_first ? 0.02 : 0.1});
+    cycle.load_state_dict(saved_cycle.state_dict());
+    const LambdaLR after(loaded, [](std::int64_t) { return 1.0; });
+    EXPECT_EQ(after.get_last_lr(), std::vector{0.02});
+    EXPECT_NE(error_of([&] { warmup.load_state_dict(saved_cycle.state_dict()); }), "no error");
+    const LambdaLR last(loaded, [](std::int64_t) { return 1.0; });
+    EXPECT_EQ(last.get_last_lr(), std::vector{0.02});
+  }
+}
+
 TEST_F(LRSchedulerTest, LengthsAreThoseOfAllParts) {
   using Lengths = std::vector<std::int64_t>;
   EXPECT_EQ(StepLR(optimizer, 3).lengths(), Lengths{});

@@ -16,6 +16,7 @@ namespace lockstep::optim {
 // What Python keeps in each group as group["initial_lr"]: LibTorch's groups have no place for it.
 struct InitialRates {
   std::vector<double> rates;
+  std::int64_t replacements = 0;  // how often a scheduler's own rates have replaced them
 };
 
 namespace {
@@ -55,6 +56,7 @@ LRScheduler::LRScheduler(torch::optim::Optimizer& optimizer, std::string name,
       name_(std::move(name)),
       parts_(std::move(parts)),
       initial_(initial_rates_of(optimizer)),
+      initial_replacements_(initial_->replacements),
       base_lrs_(initial_->rates) {
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     TORCH_CHECK_VALUE(parts_[i]->initial_ == initial_, name_, ": scheduler ", i, ", a ", parts_[i]->name_,
@@ -112,6 +114,7 @@ void LRScheduler::undo_initial_step() {
 
 void LRScheduler::set_initial_lrs(const std::vector<double>& rates) {
   initial_->rates = rates;
+  initial_replacements_ = ++initial_->replacements;
   base_lrs_ = rates;
 }
 
@@ -153,10 +156,12 @@ c10::IValue LRScheduler::state_dict() const {
 
 void LRScheduler::load_state_dict(const c10::IValue& state) {
   const c10::IValue before = state_dict();
+  const std::vector<double> initial = initial_->rates;
   try {
     read(state);
   } catch (...) {
     read(before);
+    initial_->rates = initial;
     throw;
   }
 }
@@ -173,6 +178,9 @@ void LRScheduler::read(const c10::IValue& value) {
   last_lr_ = rates("_last_lr");
   if (parts_.empty()) {
     base_lrs_ = rates("base_lrs");
+    // In Python the groups' rates come with the optimizer's state: those of the last scheduler that has replaced them.
+    if (initial_replacements_ == initial_->replacements)
+      std::copy(base_lrs_.begin(), base_lrs_.end(), initial_->rates.begin());
     last_epoch_ = state.integer("last_epoch");
     step_count_ = state.integer("_step_count");
   } else {
@@ -196,7 +204,7 @@ void LRScheduler::add_to_groups(const c10::IValue& optimizer_state) const {
                     " parameter groups, the scheduler ", base_lrs_.size());
   for (std::size_t group = 0; group < groups.size(); ++group) {
     SchedulerState entries(name_, groups[group]);  // a dict is a reference: this adds to the caller's
-    entries.put("initial_lr", base_lrs_[group]);
+    entries.put("initial_lr", initial_->rates[group]);
     save_group(group, entries);
   }
   for (const auto& part : parts_) part->add_to_groups(optimizer_state);
