@@ -100,9 +100,9 @@ void Reducer::before_forward() {
   state.passes.begin_forward(impl_->program_sends(), with_graph);
   if (with_graph) state.buckets.begin_placing();
 }
-void Reducer::after_forward() {
+void Reducer::after_forward(bool training) {
   MutexLock lock(impl_->mutex);
-  impl_->state.passes.expect_backward();
+  impl_->state.passes.expect_backward(training);
 }
 void Reducer::forget_lost_forward() {
   MutexLock lock(impl_->mutex);
