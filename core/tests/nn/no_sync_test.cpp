@@ -93,6 +93,32 @@ TEST_P(DdpNoSyncMulti, APassSendsIfOneOfItsForwardPassesIsOutside) {
   });
 }
 
+// Only the other ranks have had a backward pass since the forward pass outside. All must take it as over.
+TEST_P(DdpNoSyncMulti, AForwardPassIsOverWithAPassWithoutInput) {
+  run_processes(GetParam(), [](int) {
+    const Rank rank;
+    for (const bool by_module : {false, true}) {
+      Twins<Chain> twins(make_chain);
+      const torch::Tensor x = random_input({4, 30}, 0);
+      const torch::Tensor unused = twins.ddp->forward(x);
+      const bool has_input = get_rank() + 1 < get_world_size();
+      if (has_input) {
+        twins.ddp->forward(x).square().mean().backward();
+      } else {
+        twins.ddp.pass_without_input();
+      }
+      (loss_of(twins.twin, x) * (has_input ? 1 : 0)).backward();
+      average_gradients(twins.twin);
+      {
+        const auto guard = twins.ddp.no_sync();
+        (by_module ? loss_of(twins.ddp.module(), x) : twins.ddp->forward(x).square().mean()).backward();
+      }
+      loss_of(twins.twin, x).backward();
+      expect_same_gradients(*twins.model, *twins.twin, fmt::format("by module {}", by_module));
+    }
+  });
+}
+
 TEST_P(DdpNoSyncMulti, TheUsualLoopSendsWithItsLastPart) {
   run_processes(GetParam(), [](int) {
     const Rank rank;

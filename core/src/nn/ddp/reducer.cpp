@@ -140,6 +140,7 @@ void Reducer::Impl::run_pass_of_others(nn_detail::BackwardPass::Kind kind) {
   pass.emplace(state, kind, /*follows_forward=*/false, /*exposed=*/0);
   pass->end_gathering();
   finish_pass();
+  state.passes.forget_sending();  // as on the ranks whose own backward pass it was
 }
 
 // Settings.
