@@ -28,9 +28,11 @@ int main(int argc, char** argv) {
   const auto model = lockstep::as_module(net);
   torch::optim::Adam optimizer(model->parameters(), torch::optim::AdamOptions(0.02));
   const auto [points, labels] = make_points(512);
-  lockstep::data::DataLoader loader(lockstep::data::TensorDataset(points, labels), {.batch_size = 32, .shuffle = true});
+  const lockstep::data::TensorDataset dataset(points, labels);
+  lockstep::data::DataLoader loader(dataset, {.batch_size = 32, .shuffle = true});
+  lockstep::data::DataLoader evaluation(dataset, {.batch_size = 32});
   lockstep::Trainer trainer(net, optimizer, {.epochs = 12, .clip_grad_norm = 5, .ema_decay = 0.9});
-  trainer.fit(loader, loader, [&](lockstep::data::Example& batch) -> lockstep::StepOutput {
+  trainer.fit(loader, evaluation, [&](lockstep::data::Example& batch) -> lockstep::StepOutput {
     const torch::IValue output = net.get_method("training_step")({batch.data, batch.target});
     return {output.toTupleRef().elements()[0].toTensor(), output.toTupleRef().elements()[1].toTensor()};
   });

@@ -83,6 +83,18 @@ void expect_same_rates_when_resumed(Make make, Step step) {
   }
 }
 
+// Restoring the state makes no new optimizer of it, which would begin with its present rates.
+TEST(SchedulerCheckpoints, TheFirstRatesStayWhereTheOptimizersStateIsRestored) {
+  ScheduledParts parts;
+  const lockstep::optim::LinearLR warmup(parts.optimizer, {.start_factor = 0.5});
+  Checkpoint saved;
+  saved.add_optimizer(parts.optimizer);
+  saved.restore_optimizer(parts.optimizer);
+  EXPECT_EQ(parts.rates(), std::vector<double>(2, 0.05));
+  const lockstep::optim::LambdaLR constant(parts.optimizer, [](std::int64_t) { return 1.0; });
+  EXPECT_EQ(parts.rates(), std::vector<double>(2, 0.1));
+}
+
 TEST(SchedulerCheckpoints, StepLRGoesOn) {
   expect_same_rates_when_resumed([](optim::Optimizer& optimizer) { return optim::StepLR(optimizer, 3, 0.5); },
                                  [](optim::StepLR& scheduler, int) { scheduler.step(); });

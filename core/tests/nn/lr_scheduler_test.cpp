@@ -5,6 +5,9 @@
 #include <torch/torch.h>
 
 #include <limits>
+#include <memory>
+#include <optional>
+#include <vector>
 
 #include "lockstep/nn/lr_schedules.h"
 #include "lockstep/nn/one_cycle_lr.h"
@@ -99,6 +102,48 @@ TEST_F(LRSchedulerTest, SchedulersOfOneOptimizerShareTheFirstRates) {
   // They are gone: the present rate is a first one again.
   LambdaLR constant(optimizer, [](std::int64_t) { return 1.0; });
   EXPECT_EQ(rates(), std::vector{0.3});
+}
+
+// The former schedule lives while the new one is made, and the new optimizer has the address of the former one.
+TEST_F(LRSchedulerTest, ANewOptimizerInTheSamePlaceHasItsOwnFirstRates) {
+  const std::vector parameters{torch::zeros({1}, torch::requires_grad())};
+  const auto constant = [](std::int64_t) { return 1.0; };
+  std::optional<torch::optim::SGD> in_place;
+  std::shared_ptr<LRScheduler> former, scheduler;
+  for (const double rate : {0.1, 0.5, 0.5, 0.2}) {
+    in_place.emplace(parameters, torch::optim::SGDOptions(rate));
+    former = scheduler;
+    scheduler = std::make_shared<LambdaLR>(*in_place, constant);
+    const LinearLR second(*in_place, {.start_factor = 0.5});
+    EXPECT_EQ(second.get_last_lr(), std::vector{rate * 0.5});
+    EXPECT_EQ(scheduler->get_last_lr(), std::vector{rate});
+    if (former) {
+      expect_in(error_of([&] { SequentialLR(*in_place, {scheduler, former}, {3}); }), {"scheduler 1", "another"});
+    }
+  }
+}
+
+// Python's groups get initial_lr with the optimizer's state. A OneCycleLR has replaced it there, in the middle.
+TEST_F(LRSchedulerTest, LoadingAStateBringsTheFirstRates) {
+  using Options = OneCycleLROptions;
+  for (const bool cycle_first : {false, true}) {
+    torch::optim::SGD saved({torch::zeros({1}, torch::requires_grad())}, 0.3);
+    const LinearLR saved_warmup(saved, {.start_factor = 0.5});
+    const OneCycleLR saved_cycle(saved, {.max_lr = {0.5}, .total_steps = 9});
+    torch::optim::SGD loaded({torch::zeros({1}, torch::requires_grad())}, 0.1);
+    LinearLR warmup(loaded, {.start_factor = 0.5});
+    OneCycleLR cycle(loaded, Options{.max_lr = {0.2}, .total_steps = 9, .div_factor = 2});
+    if (cycle_first) cycle.load_state_dict(saved_cycle.state_dict());
+    warmup.load_state_dict(saved_warmup.state_dict());
+    const LambdaLR between(loaded, [](std::int64_t) { return 1.0; });
+    EXPECT_EQ(between.get_last_lr(), std::vector{cycle_first ? 0.02 : 0.1});
+    cycle.load_state_dict(saved_cycle.state_dict());
+    const LambdaLR after(loaded, [](std::int64_t) { return 1.0; });
+    EXPECT_EQ(after.get_last_lr(), std::vector{0.02});
+    EXPECT_NE(error_of([&] { warmup.load_state_dict(saved_cycle.state_dict()); }), "no error");
+    const LambdaLR last(loaded, [](std::int64_t) { return 1.0; });
+    EXPECT_EQ(last.get_last_lr(), std::vector{0.02});
+  }
 }
 
 TEST_F(LRSchedulerTest, LengthsAreThoseOfAllParts) {

@@ -69,7 +69,8 @@ TEST_P(DdpNoSyncMulti, APassSendsIfOneOfItsForwardPassesIsOutside) {
     const Rank rank;
     Twins<Chain> twins(make_chain);
     torch::Tensor loss;
-    for (int which = 0; which < 8; ++which) {
+    for (int which = 0; which < 16; ++which) {
+      twins.model->train(which < 8);
       twins.model->zero_grad();
       twins.twin->zero_grad();
       const torch::Tensor x = random_input({4, 30}, 2 * which), y = random_input({4, 30}, 2 * which + 1);
@@ -86,8 +87,34 @@ TEST_P(DdpNoSyncMulti, APassSendsIfOneOfItsForwardPassesIsOutside) {
       loss.backward();
       guard.reset();
       (loss_of(twins.twin, x) + loss_of(twins.twin, y)).backward();
-      if (which != 7) average_gradients(twins.twin);
+      if ((which & 7) != 7) average_gradients(twins.twin);
       expect_same_gradients(*twins.model, *twins.twin, fmt::format("which {}", which));
+    }
+  });
+}
+
+// Only the other ranks have had a backward pass since the forward pass outside. All must take it as over.
+TEST_P(DdpNoSyncMulti, AForwardPassIsOverWithAPassWithoutInput) {
+  run_processes(GetParam(), [](int) {
+    const Rank rank;
+    for (const bool by_module : {false, true}) {
+      Twins<Chain> twins(make_chain);
+      const torch::Tensor x = random_input({4, 30}, 0);
+      const torch::Tensor unused = twins.ddp->forward(x);
+      const bool has_input = get_rank() + 1 < get_world_size();
+      if (has_input) {
+        twins.ddp->forward(x).square().mean().backward();
+      } else {
+        twins.ddp.pass_without_input();
+      }
+      (loss_of(twins.twin, x) * (has_input ? 1 : 0)).backward();
+      average_gradients(twins.twin);
+      {
+        const auto guard = twins.ddp.no_sync();
+        (by_module ? loss_of(twins.ddp.module(), x) : twins.ddp->forward(x).square().mean()).backward();
+      }
+      loss_of(twins.twin, x).backward();
+      expect_same_gradients(*twins.model, *twins.twin, fmt::format("by module {}", by_module));
     }
   });
 }

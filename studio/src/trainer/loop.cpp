@@ -136,6 +136,10 @@ void Trainer::Loop::start(Feed& train, Feed* evaluation) {
   const auto own_lines = [&] {
     TORCH_CHECK_VALUE(options_.patience == 0 || evaluation != nullptr,
                       "Trainer: patience needs evaluations; give fit a second loader");
+    // An evaluation would move the training's place in its epoch, which checkpoints keep.
+    TORCH_CHECK_VALUE(evaluation == nullptr || &evaluation->loader() != &train.loader(),
+                      "Trainer: fit got the same loader for training and for evaluation; give the evaluation a loader "
+                      "of its own (another DataLoader of the same dataset)");
     const std::int64_t batches = train.loader().size();
     TORCH_CHECK_VALUE(batches > 0, "Trainer: the training loader has no batch; with drop_last a rank needs at least ",
                       train.loader().batch_size(), " samples");

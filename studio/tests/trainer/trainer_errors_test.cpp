@@ -75,6 +75,11 @@ TEST(TrainerErrorsUnit, SayWhatIsWrong) {
   const auto step = [&](data::Example& batch) { return loss_of(training.net, batch); };
   expect_in(message_of([&] { training.trainer.fit(training.train, step); }),
             {"patience needs evaluations", "second loader"});
+  // The evaluation would move the training's place in its epoch, which checkpoints keep.
+  Training same({.epochs = 1, .limit_batches = 2});
+  const auto step_of_same = [&](data::Example& batch) { return loss_of(same.net, batch); };
+  expect_in(message_of([&] { same.trainer.fit(same.train, same.train, step_of_same); }),
+            {"the same loader", "for training and for evaluation", "a loader of its own"});
   Training vague({.epochs = 1});
   expect_in(message_of([&] {
               vague.trainer.fit(vague.train, [&](data::Example& batch) { return vague.net->forward(batch.data); });

@@ -14,7 +14,8 @@
 // rates that the one before has set.
 //
 // Several schedulers of one optimizer share its first rates, as with Python's group["initial_lr"]. The first rates are
-// the optimizer's rates when the first scheduler is made. They are kept until the last scheduler is gone.
+// the optimizer's rates when the first scheduler is made; loading a scheduler's state replaces them by the saved ones.
+// They are kept until the last scheduler is gone.
 //
 // A scheduler changes the groups of its optimizer and sends nothing: call step() on every rank, as optimizer.step(). A
 // scheduler keeps a reference to its optimizer, which must live longer. The number of groups must not change. Not
@@ -138,6 +139,7 @@ class LRScheduler {
   std::vector<const std::int64_t*> lengths_;
   std::vector<std::shared_ptr<LRScheduler>> parts_;
   std::shared_ptr<InitialRates> initial_;
+  std::int64_t initial_replacements_;  // of the first rates that this scheduler has
   std::vector<double> base_lrs_;
   std::vector<double> last_lr_;
   std::int64_t last_epoch_ = -1;

@@ -82,8 +82,8 @@ class Reducer {
   // send.
   void forget_lost_forward();
   // Call this after a forward pass that a backward pass should follow. If the backward pass follows on other ranks and
-  // not on this one, the next pass throws on all ranks.
-  void after_forward();
+  // not on this one, the next pass throws on all ranks. Not `training`: the backward pass may follow or not.
+  void after_forward(bool training = true);
   // Ends a pass that an exception has interrupted, before other collectives of its group follow.
   void settle();
   // Takes back after_forward() for all forward passes so far, of all reducers of this process. Call it on all ranks.

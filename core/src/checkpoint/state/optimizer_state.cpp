@@ -215,6 +215,7 @@ void restore_kind(const TensorFile& file, optim::Optimizer& optimizer, const K& 
   for (std::size_t group = 0; group < options.size(); ++group) {
     optimizer.param_groups()[group].set_options(std::move(options[group]));
   }
+  states.max_load_factor(optimizer.state().max_load_factor());  // the mark of its schedulers (lr_scheduler.cpp)
   optimizer.state().swap(states);
 }
 

@@ -20,16 +20,17 @@ void ProgramPasses::forget_all() {
 void ProgramPasses::forget_where_told() {
   const std::uint64_t now = forget_count();
   if (std::exchange(forgotten_, now) == now) return;
-  expects_backward_ = false;
+  expected_ = Expected::kNot;
   forwards_ = dropped_ = 0;
 }
 
 void ProgramPasses::leave_last_forward(const ReducedParameters& parameters) {
-  if (is_interrupted()) expects_backward_ = false;
+  if (is_interrupted()) expected_ = Expected::kNot;
   forget_where_told();
-  const bool expected = std::exchange(expects_backward_, false) && forward_ != Forward::kOver;
-  const bool may_come = expected && parameters.have_graph();
-  if (expected && !may_come) ++dropped_;
+  const Expected expected = forward_ == Forward::kOver ? Expected::kNot : expected_;
+  expected_ = Expected::kNot;
+  const bool may_come = expected != Expected::kNot && parameters.have_graph();
+  if (expected == Expected::kYes && !may_come) ++dropped_;
   forward_sends_ = forward_sends_ && may_come;
   backward_began_ = false;
 }
@@ -41,6 +42,11 @@ void ProgramPasses::begin_forward(bool sends, bool with_graph) {
   depth_ = backward_depth();
   called_ = called_ || with_graph;
   forwards_ += sends && with_graph ? 1 : 0;
+}
+
+void ProgramPasses::expect_backward(bool training) {
+  if (forward_ == Forward::kOver || !forward_sends_) return;
+  expected_ = std::max(expected_, training ? Expected::kYes : Expected::kPerhaps);
 }
 
 void ProgramPasses::begin_backward(const std::shared_ptr<const EndOfBackward>& end) {

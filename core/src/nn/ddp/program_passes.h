@@ -18,8 +18,8 @@ class ProgramPasses {
   // Before begin_forward(): counts the last forward pass as dropped if no backward pass can follow it any more. Else it
   // stays a reason for that backward pass to send.
   void leave_last_forward(const ReducedParameters& parameters);
-  // The forward pass is one that a backward pass should follow.
-  void expect_backward() { expects_backward_ |= forward_ != Forward::kOver && forward_sends_; }
+  // The forward pass is one that a backward pass should follow, or in evaluation mode one that it may follow.
+  void expect_backward(bool training);
   // From now on no forward pass so far is a reason for a backward pass to send.
   void forget_sending() { forward_sends_ = false; }
   // All forward passes so far, of all reducers of this process, are none that a backward pass should follow.
@@ -59,6 +59,8 @@ class ProgramPasses {
  private:
   // How far the backward pass of the last forward pass has come.
   enum class Forward { kOver, kAwaited, kOverInPart };
+  // Whether a backward pass should follow the last forward pass, which else counts as dropped, or may follow it.
+  enum class Expected { kNot, kPerhaps, kYes };
 
   void forget_where_told();
 
@@ -70,10 +72,10 @@ class ProgramPasses {
   std::weak_ptr<const EndOfBackward> end_;
   bool backward_sends_ = true;
 
-  bool expects_backward_ = false;  // the last forward pass does
-  std::size_t forwards_ = 0;       // calls that may have been such forward passes, since the last pass that sent
-  std::size_t dropped_ = 0;        // forward passes that no backward pass can follow, since then
-  std::uint64_t forgotten_ = 0;    // how often forget_all() had been called
+  Expected expected_ = Expected::kNot;
+  std::size_t forwards_ = 0;     // calls that may have been such forward passes, since the last pass that sent
+  std::size_t dropped_ = 0;      // forward passes that no backward pass can follow, since then
+  std::uint64_t forgotten_ = 0;  // how often forget_all() had been called
 };
 
 }  // namespace lockstep::nn_detail

@@ -100,9 +100,9 @@ void Reducer::before_forward() {
   state.passes.begin_forward(impl_->program_sends(), with_graph);
   if (with_graph) state.buckets.begin_placing();
 }
-void Reducer::after_forward() {
+void Reducer::after_forward(bool training) {
   MutexLock lock(impl_->mutex);
-  impl_->state.passes.expect_backward();
+  impl_->state.passes.expect_backward(training);
 }
 void Reducer::forget_lost_forward() {
   MutexLock lock(impl_->mutex);
@@ -140,6 +140,7 @@ void Reducer::Impl::run_pass_of_others(nn_detail::BackwardPass::Kind kind) {
   pass.emplace(state, kind, /*follows_forward=*/false, /*exposed=*/0);
   pass->end_gathering();
   finish_pass();
+  state.passes.forget_sending();  // as on the ranks whose own backward pass it was
 }
 
 // Settings.

@@ -286,7 +286,7 @@ Replica::Call::~Call() {
   }
   if (std::uncaught_exceptions() > exceptions_before_ || !torch::GradMode::is_enabled()) return;
   if (!is_forward_ && at::sequence_number::peek() == nodes_before_) return;
-  if (replica_.module_->is_training() && !replica_.reducer_->is_recomputing()) replica_.reducer_->after_forward();
+  if (!replica_.reducer_->is_recomputing()) replica_.reducer_->after_forward(replica_.module_->is_training());
 }
 
 void Replica::take_changed_module() {

@@ -3,7 +3,9 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
+#include <type_traits>
 #include <utility>
 
 #include "lockstep/base/mutex.h"
@@ -14,20 +16,32 @@ namespace lockstep::optim {
 // What Python keeps in each group as group["initial_lr"]: LibTorch's groups have no place for it.
 struct InitialRates {
   std::vector<double> rates;
+  std::int64_t replacements = 0;  // how often a scheduler's own rates have replaced them
 };
 
 namespace {
 
 // The rates of an optimizer, for as long as one of its schedulers is there. Groups that they do not know yet begin with
-// their present rate.
+// their present rate. A new optimizer may have the address of a former one whose scheduler is still there. So the rates
+// know their optimizer by a number that is its own: the load factor of its table of states, which nobody else uses. The
+// numbers follow LibTorch's value closely enough to change nothing.
 std::shared_ptr<InitialRates> initial_rates_of(torch::optim::Optimizer& optimizer) {
   static Mutex mutex;
-  static std::map<const torch::optim::Optimizer*, std::weak_ptr<InitialRates>> all;
+  static std::map<float, std::weak_ptr<InitialRates>> all;
+  static const float unmarked = std::decay_t<decltype(optimizer.state())>().max_load_factor();
+  static float newest = unmarked;
   const MutexLock lock(mutex);
   std::erase_if(all, [](const auto& entry) { return entry.second.expired(); });
-  std::weak_ptr<InitialRates>& known = all[&optimizer];
-  std::shared_ptr<InitialRates> initial = known.lock();
-  if (!initial) known = initial = std::make_shared<InitialRates>();
+  auto& states = optimizer.state();
+  const auto known = all.find(states.max_load_factor());
+  std::shared_ptr<InitialRates> initial = known == all.end() ? nullptr : known->second.lock();
+  if (!initial) {
+    do {
+      newest = newest < 1.5F * unmarked ? std::nextafter(newest, 1.0F) : std::nextafter(unmarked, 1.0F);
+    } while (all.contains(newest));
+    states.max_load_factor(newest);
+    all[newest] = initial = std::make_shared<InitialRates>();
+  }
   const auto& groups = optimizer.param_groups();
   for (std::size_t group = initial->rates.size(); group < groups.size(); ++group)
     initial->rates.push_back(groups[group].options().get_lr());
@@ -42,9 +56,10 @@ LRScheduler::LRScheduler(torch::optim::Optimizer& optimizer, std::string name,
       name_(std::move(name)),
       parts_(std::move(parts)),
       initial_(initial_rates_of(optimizer)),
+      initial_replacements_(initial_->replacements),
       base_lrs_(initial_->rates) {
   for (std::size_t i = 0; i < parts_.size(); ++i) {
-    TORCH_CHECK_VALUE(&parts_[i]->optimizer_ == &optimizer_, name_, ": scheduler ", i, ", a ", parts_[i]->name_,
+    TORCH_CHECK_VALUE(parts_[i]->initial_ == initial_, name_, ": scheduler ", i, ", a ", parts_[i]->name_,
                       ", is of another optimizer");
   }
 }
@@ -99,6 +114,7 @@ void LRScheduler::undo_initial_step() {
 
 void LRScheduler::set_initial_lrs(const std::vector<double>& rates) {
   initial_->rates = rates;
+  initial_replacements_ = ++initial_->replacements;
   base_lrs_ = rates;
 }
 
@@ -140,10 +156,12 @@ c10::IValue LRScheduler::state_dict() const {
 
 void LRScheduler::load_state_dict(const c10::IValue& state) {
   const c10::IValue before = state_dict();
+  const std::vector<double> initial = initial_->rates;
   try {
     read(state);
   } catch (...) {
     read(before);
+    initial_->rates = initial;
     throw;
   }
 }
@@ -160,6 +178,9 @@ void LRScheduler::read(const c10::IValue& value) {
   last_lr_ = rates("_last_lr");
   if (parts_.empty()) {
     base_lrs_ = rates("base_lrs");
+    // In Python the groups' rates come with the optimizer's state: those of the last scheduler that has replaced them.
+    if (initial_replacements_ == initial_->replacements)
+      std::copy(base_lrs_.begin(), base_lrs_.end(), initial_->rates.begin());
     last_epoch_ = state.integer("last_epoch");
     step_count_ = state.integer("_step_count");
   } else {
@@ -183,7 +204,7 @@ void LRScheduler::add_to_groups(const c10::IValue& optimizer_state) const {
                     " parameter groups, the scheduler ", base_lrs_.size());
   for (std::size_t group = 0; group < groups.size(); ++group) {
     SchedulerState entries(name_, groups[group]);  // a dict is a reference: this adds to the caller's
-    entries.put("initial_lr", base_lrs_[group]);
+    entries.put("initial_lr", initial_->rates[group]);
     save_group(group, entries);
   }
   for (const auto& part : parts_) part->add_to_groups(optimizer_state);

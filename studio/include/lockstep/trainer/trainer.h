@@ -186,7 +186,7 @@ class Trainer {
   // Trains up to options.epochs. `step(batch)` is called for each batch, with the model in training mode, and returns
   // the loss: a StepOutput or a tensor. All ranks must have the same number of batches in an epoch. Loaders see to
   // this, except loaders with `exact`. `step` is called for evaluation too, with the model in evaluation mode and
-  // without gradients. It must call the module itself, not another wrapper.
+  // without gradients. It must call the module itself, not another wrapper. `evaluation` must be another loader.
   template <typename S, typename B, typename Step>
   TrainingResult fit(data::DataLoaderOf<S, B>& train, Step step) {
     trainer_detail::LoaderFeed<S, B, Step> feed(train, step);
