@@ -99,6 +99,8 @@ TEST(ResultLine, IsTakenFromAnyLine) {
   take_result_line(R"([rank 0] lockstep-result: {"seconds_per_epoch": 1.5, "accuracy": "high"})", told);
   EXPECT_EQ(told.seconds_per_epoch, 1.5);
   EXPECT_TRUE(std::isnan(told.accuracy));
+  take_result_line(R"(lockstep-result: {"accuracy": 0.25, "accuracy": 0.5})", told);
+  EXPECT_EQ(told.accuracy, 0.5) << "the last of a name counts, as in Python";
 }
 
 // A program whose epochs take 8 seconds divided by the number of processes, as it says.
