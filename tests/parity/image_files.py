@@ -1,7 +1,7 @@
 """Writes picture files of every kind that PIL reads, and the RGB pixels that PIL reads from them.
 
 python image_files.py FOLDER: FOLDER/files.json lists {"file", "pixels", "width", "height"}; turned.json lists the same
-of JPEG, PNG and WebP files with an EXIF orientation, after PIL's exif_transpose. The names of the first have endings that
+of JPEG files with an EXIF orientation, after PIL's exif_transpose. The names of the first have endings that
 torchvision's ImageFolder accepts; those of the second do not.
 """
 import io

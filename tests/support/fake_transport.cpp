@@ -70,10 +70,7 @@ struct FakeSwitch::Network {
   bool is_over(int from, int to) const {
     if (ports[to].gone) return true;
     if (!ports[from].gone || held.contains({from, to})) return false;
-    for (const Frame& frame : ports[to].inbox) {
-      if (frame.from == from) return false;
-    }
-    return true;
+    return std::ranges::none_of(ports[to].inbox, [&](const Frame& frame) { return frame.from == from; });
   }
 };
 
@@ -343,13 +340,9 @@ class FakeTransport final : public Transport {
   // Under the mutex.
   bool has_news() const {
     if (network_->next(port_) != network_->ports[port_].inbox.end()) return true;
-    for (const Offered& offered : offers_) {
-      if (offered.offer->taken) return true;
-    }
-    for (const int peer : connected_) {
-      if (!lost_.contains(peer) && network_->is_over(ports_.at(peer), port_)) return true;
-    }
-    return false;
+    if (std::ranges::any_of(offers_, [](const Offered& offered) { return offered.offer->taken; })) return true;
+    return std::ranges::any_of(
+        connected_, [this](int peer) { return !lost_.contains(peer) && network_->is_over(ports_.at(peer), port_); });
   }
 
   const std::shared_ptr<FakeSwitch::Network> network_;

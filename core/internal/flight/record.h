@@ -34,7 +34,6 @@ struct Operation {
 
 struct GroupInfo {
   std::string name;
-  std::string backend;
   int rank = 0;
   int size = 0;
   std::vector<int> ranks;      // of the world, by group rank

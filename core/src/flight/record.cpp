@@ -37,7 +37,6 @@ bool is_one_call(const Entry& a, const Entry& b) {
 GroupInfo read_group(const Group& from) {
   GroupInfo group;
   group.name = text_of(from.name);
-  group.backend = text_of(from.backend);
   group.size = std::clamp(from.size, 1, kMostRanks);
   group.rank = std::clamp(from.rank, 0, group.size - 1);
   group.left = from.left != 0;

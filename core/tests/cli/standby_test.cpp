@@ -134,6 +134,21 @@ TEST_F(StandbyFault, NothingWaitsForARestartThatCannotCome) {
   EXPECT_TRUE(job.wait_until_no_descendant());
 }
 
+TEST_F(StandbyFault, NothingWaitsWithoutStandbyOrWithoutRestarts) {
+  std::size_t start = 0;
+  for (const Words& options :
+       {Words{"--standby", "off", "--max-restarts", "1"}, Words{"--standby", "0", "--max-restarts", "0"}}) {
+    Process job(command(options));
+    ASSERT_TRUE(await_start(++start)) << job.err_so_far();
+    json shown = status(job.pid());
+    EXPECT_EQ(shown["workers"].size(), 2U);
+    EXPECT_TRUE(shown["standby"].empty());
+    kill(job.pid(), SIGTERM);
+    EXPECT_EQ(job.finish().exit_code, 128 + SIGTERM);
+    EXPECT_TRUE(job.wait_until_no_descendant());
+  }
+}
+
 pid_t parent_of(pid_t pid) {
   const std::string stat = read_file("/proc/" + std::to_string(pid) + "/stat");
   return std::stoi(stat.substr(stat.rfind(')') + 4));

@@ -22,7 +22,6 @@ inline flight::RankRecord rank_of(int rank, int size) {
   record.process = "was running";
   flight::GroupInfo world;
   world.name = "world";
-  world.backend = "lockstep";
   world.rank = rank;
   world.size = size;
   for (int i = 0; i < size; ++i) world.ranks.push_back(i);

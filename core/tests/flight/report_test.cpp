@@ -101,7 +101,7 @@ TEST(FlightReport, NamesARankThatWaitsInAnotherGroupAndRanksOfOtherMachines) {
   auto records = world(3);
   records.pop_back();  // it is elsewhere
   add(records[0], Op::kAllReduce, 5, 9, Outcome::kUnderWay);
-  records[1].groups.push_back({"pair", "lockstep", 0, 2, {1, 2}, false});
+  records[1].groups.push_back({"pair", 0, 2, {1, 2}, false});
   add(records[1], Op::kBarrier, 1, 10, Outcome::kUnderWay).group = 1;
   const std::string said = said_of(records);
   EXPECT_NE(
@@ -197,10 +197,10 @@ TEST(FlightReport, GroupsAreMatchedFromTheLastOneOn) {
 TEST(FlightReport, GroupsOfOneNameAreMatchedByTheirIdentity) {
   auto records = world(2);
   for (RankRecord& record : records) {
-    record.groups.push_back({"pair", "lockstep", record.rank, 2, {0, 1}, false, 7});
+    record.groups.push_back({"pair", record.rank, 2, {0, 1}, false, 7});
     add(record, Op::kBroadcast, 1, 20).group = 1;
   }
-  records[0].groups.push_back({"pair", "lockstep", 0, 2, {0, 1}, false, 8});
+  records[0].groups.push_back({"pair", 0, 2, {0, 1}, false, 8});
   add(records[0], Op::kBarrier, 1, 12, Outcome::kUnderWay).group = 2;
   EXPECT_EQ(said_of(records),
             "Group 'pair': rank 0 waits in barrier #1 for 12.0 s; rank 1 (pid 1001 on here) has not made the group, or "
@@ -223,8 +223,8 @@ TEST(FlightReport, AGroupWithoutIdentityBelongsToTheGroupOfItsNameAndTurn) {
   auto records = world(3);
   for (RankRecord& record : records) {
     const std::uint64_t known = record.rank == 1 ? 0 : 1;
-    record.groups.push_back({"ring", "lockstep", record.rank, 3, {0, 1, 2}, false, 7 * known});
-    record.groups.push_back({"ring", "lockstep", record.rank, 3, {0, 1, 2}, false, 8 * known});
+    record.groups.push_back({"ring", record.rank, 3, {0, 1, 2}, false, 7 * known});
+    record.groups.push_back({"ring", record.rank, 3, {0, 1, 2}, false, 8 * known});
   }
   const auto shared = flight::shared_groups(records);
   ASSERT_EQ(shared.size(), 3U);

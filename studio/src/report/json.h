@@ -1,6 +1,7 @@
 // JSON for files and programs that may be hostile: objects with many members, numbers that JSON lacks, deep levels.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <limits>
@@ -12,8 +13,9 @@
 namespace lockstep::report {
 
 // The members of a JSON object, in their order. nlohmann::ordered_map compares each new name with all before it, so an
-// object of many members takes the square of their number in time. AppendMap compares nothing: a name that comes twice
-// is in the object twice, and find() finds the first.
+// object of many members takes the square of their number in time. AppendMap compares nothing where it adds, so
+// operator[] of a Json that is not const always adds a member: read by at() or find(). A name that comes twice is in
+// the object twice, and find() finds the last, as in Python.
 template <typename Name, typename Value, typename Less, typename Allocator>
 struct AppendMap : nlohmann::ordered_map<Name, Value, Less, Allocator> {
   using Map = nlohmann::ordered_map<Name, Value, Less, Allocator>;
@@ -24,6 +26,16 @@ struct AppendMap : nlohmann::ordered_map<Name, Value, Less, Allocator> {
     return {std::prev(this->end()), true};
   }
   Value& operator[](Name name) { return emplace(std::move(name), Value()).first->second; }
+
+  auto find(const auto& name) { return last(*this, name); }
+  auto find(const auto& name) const { return last(*this, name); }
+
+ private:
+  static auto last(auto& members, const auto& name) {
+    const auto found =
+        std::find_if(members.rbegin(), members.rend(), [&](const auto& member) { return member.first == name; });
+    return found == members.rend() ? members.end() : std::prev(found.base());
+  }
 };
 
 using Json = nlohmann::basic_json<AppendMap>;

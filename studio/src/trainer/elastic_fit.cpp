@@ -13,7 +13,7 @@
 
 namespace lockstep {
 
-// Of all that a newcomer takes over. The times of a step are of the rank that has made it.
+// The fields that a newcomer takes over from a living rank. The times of a step are of the rank that has made it.
 static auto fields(StepReport& s) {
   return std::tie(s.epoch, s.step, s.batch, s.batches, s.samples, s.loss, s.learning_rate, s.gradient_norm, s.skipped,
                   s.seconds);

@@ -8,11 +8,13 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <string>
+#include <vector>
 
-#include "cli/new_project_manifest.h"
 #include "cli/nodes.h"
 #include "support/containers.h"
 #include "support/machines.h"
+#include "support/process.h"
 #include "support/scratch_folder.h"
 
 namespace lockstep::test {
@@ -21,6 +23,13 @@ namespace {
 using Variables = std::map<std::string, std::string>;
 
 const std::string kUid = "0f2c9b6e-4a4c-4a8e-9d1a-6a1b9e1f7c55";  // of the Job
+
+std::vector<YAML::Node> manifest_of_a_new_project() {
+  const ScratchFolder folder;
+  const Finished made = run_program({LOCKSTEP_PROGRAM, "new", folder.path("My_Flowers")});
+  EXPECT_EQ(made.exit_code, 0) << made.err;
+  return YAML::LoadAllFromFile(folder.path("My_Flowers/scripts/kubernetes.yaml"));
+}
 
 struct Pod {
   std::string name;  // by which the others find it

@@ -101,6 +101,17 @@ TEST(RunLog, IsReadBackAsItWasWritten) {
   EXPECT_EQ(run.bad_lines, 0);
 }
 
+// For example one for each parameter. Time that grew with the square of their number would be more than the test has.
+TEST(RunLog, TakesAnyNumberOfScalars) {
+  const ScratchFolder folder;
+  Scalars many;
+  for (int i = 0; i < 500'000; ++i) many.emplace_back("scalar " + std::to_string(i), i);
+  open(folder).epoch(0, {.scalars = many});
+  const RunRecord run = read(folder);
+  EXPECT_EQ(run.bad_lines, 0);
+  EXPECT_TRUE(run.epochs.at(0).scalars == many);
+}
+
 TEST(RunLog, WithoutAFolderWritesNothing) {
   RunLog log;
   log.start({});

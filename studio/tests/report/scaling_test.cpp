@@ -99,6 +99,8 @@ TEST(ResultLine, IsTakenFromAnyLine) {
   take_result_line(R"([rank 0] lockstep-result: {"seconds_per_epoch": 1.5, "accuracy": "high"})", told);
   EXPECT_EQ(told.seconds_per_epoch, 1.5);
   EXPECT_TRUE(std::isnan(told.accuracy));
+  take_result_line(R"(lockstep-result: {"accuracy": 0.25, "accuracy": 0.5})", told);
+  EXPECT_EQ(told.accuracy, 0.5) << "the last of a name counts, as in Python";
 }
 
 // A program whose epochs take 8 seconds divided by the number of processes, as it says.
@@ -108,16 +110,39 @@ for e in 0 1 2; do echo '{"event":"epoch","epoch":'$e',"seconds":'$s',"samples":
 echo '{"event":"evaluation","epoch":2,"scalars":{"accuracy":0.5}}' >> run.jsonl;
 echo '{"event":"times","epoch":2,"ranks":[{"rank":0,"seconds":{"compute":3,"input":1}}]}' >> run.jsonl)";
 
+// As if a rank of `lockstep run` with these arguments, "attempt_0/3", had printed that an epoch takes so many seconds.
+void print_result(const std::vector<std::string>& arguments, const char* rank, int seconds) {
+  const std::filesystem::path folder = std::filesystem::path(arguments.at(7)) / "id" / rank;
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder / "stdout.log") << "begin\nlockstep-result: {\"seconds_per_epoch\": " << seconds << "}\n";
+}
+
 // Stands in the place of `lockstep run` with these arguments: rank 0 prints that an epoch takes two seconds.
 int launch(const std::vector<std::string>& arguments) {
-  const std::filesystem::path logs = arguments.at(7);
-  std::filesystem::create_directories(logs / "id/attempt_0/0");
-  std::ofstream(logs / "id/attempt_0/0/stdout.log") << "begin\nlockstep-result: {\"seconds_per_epoch\": 2}\n";
+  print_result(arguments, "attempt_0/0", 2);
   return 0;
 }
 
 int processes_in(const std::vector<std::string>& arguments) {
   return std::stoi(arguments.at(3));
+}
+
+TEST(ScalingRuns, TakesTheResultOfRankZeroAfterTheLastRestart) {
+  const ScratchFolder folder;
+  const ScalingOptions options{.processes = {2},
+                               .folder = folder.path("table"),
+                               .launch =
+                                   [](const auto& arguments) {
+                                     print_result(arguments, "attempt_0/0", 5);
+                                     print_result(arguments, "attempt_9/0", 6);
+                                     print_result(arguments, "attempt_10/0", 2);
+                                     print_result(arguments, "attempt_10/1", 7);
+                                     return 0;
+                                   },
+                               .command = {"./train"}};
+  const ScalingOutcome outcome = measure_scaling(options, [](const std::string&) {});
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status.message();
+  EXPECT_EQ(outcome.table.rows.at(0).seconds.median, 2.0);
 }
 
 TEST(ScalingRuns, KeepsTheTableOfTheRunsBeforeTheOneThatFails) {
@@ -156,7 +181,7 @@ TEST(ScalingRuns, KeepsTheTableOfTheRunsBeforeTheOneThatIsInterrupted) {
   const ScalingOutcome outcome = measure_scaling(options, [](const std::string&) {});
   EXPECT_EQ(outcome.signal, SIGTERM);
   EXPECT_EQ(outcome.status.code(), ErrorCode::kAborted);
-  EXPECT_EQ(outcome.status.message(), "interrupted by SIGTERM in a run with 2 processes");
+  EXPECT_EQ(outcome.status.message(), "a run with 2 processes was ended by SIGTERM");
   EXPECT_EQ(missing_runs(options, outcome.table), "1 of 2 with 1 process, 2 of 2 with 2 processes");
 }
 

@@ -2,13 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
 #include <string>
-#include <utility>
 
 #include "base/printable.h"
-#include "checkpoint/state/file_values.h"
 #include "checkpoint/state/value_text.h"
 #include "lockstep/checkpoint/errors.h"
 

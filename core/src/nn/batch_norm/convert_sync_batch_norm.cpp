@@ -1,4 +1,5 @@
-// convert_sync_batchnorm: finds the layers, and marks their tensors (intercepted_batch_norm.h).
+// convert_sync_batchnorm, which finds the layers and marks their tensors (intercepted_batch_norm.h), and SyncBatchNorm
+// itself.
 #include <torch/nn/functional/batchnorm.h>
 #include <torch/torch.h>
 
@@ -148,6 +149,7 @@ std::vector<SynchronisedLayer> synchronised_layers(const torch::nn::Module& modu
 }
 
 }  // namespace nn_detail
+
 void SyncBatchNormImpl::_check_input_dim(const torch::Tensor& input) {
   TORCH_CHECK_VALUE(input.dim() >= 2, "SyncBatchNorm: expected an input (N, C, +), got one of ", input.dim(),
                     " dimensions");

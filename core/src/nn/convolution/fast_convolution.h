@@ -11,6 +11,7 @@ namespace lockstep::nn_detail {
 
 using Pair = std::array<std::int64_t, 2>;  // of lines, of columns
 
+// The sizes of a two-dimensional convolution.
 struct ConvolutionShape {
   std::int64_t samples, channels, height, width;  // of the input
   std::int64_t results;                           // channels of the result

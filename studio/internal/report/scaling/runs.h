@@ -32,8 +32,8 @@ struct ScalingOutcome {
 std::filesystem::path folder_of_run(const std::filesystem::path& folder, int processes, int run);
 
 // `say` gets a line for people before each run and one after it, with its seconds. Blocks until all runs are done, or
-// one has failed. Sets OMP_NUM_THREADS and LOCKSTEP_RUN_FOLDER of this process. What the ranks print goes into the
-// run's folder too; so a rank may print when nobody reads stdout any more.
+// one has failed. Sets OMP_NUM_THREADS and LOCKSTEP_RUN_FOLDER of this process. The ranks' stdout also goes
+// to files in the run's folder, so they can print on when nobody reads this process's stdout.
 // Errors: kInternal when a run fails; kNotFound when a run reported no seconds per epoch; kAborted when SIGINT,
 // SIGTERM, SIGHUP or SIGQUIT has ended a run.
 ScalingOutcome measure_scaling(const ScalingOptions& options, const std::function<void(const std::string&)>& say);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <csignal>
@@ -13,7 +14,6 @@
 #include <iterator>
 #include <limits>
 #include <map>
-#include <set>
 #include <utility>
 
 #include "base/printable.h"
@@ -42,15 +42,27 @@ int signal_of(int exit_code) {
   return 0;
 }
 
-// Looks at each line that the ranks have printed. Rank 0 comes last: its numbers count.
+// 13 for "13" and for "attempt_13".
+int number_in(const std::filesystem::path& name) {
+  const std::string& text = name.native();
+  int number = 0;
+  std::from_chars(text.data() + text.rfind('_') + 1, text.data() + text.size(), number);
+  return number;
+}
+
+// Looks at each line that the ranks have printed: .../attempt_0/3/stdout.log. Rank 0's last attempt comes last: its
+// numbers count.
 void take_printed(const std::filesystem::path& logs, Measurement& measurement) {
-  std::set<std::filesystem::path, std::greater<>> files;
+  std::multimap<std::pair<int, int>, std::filesystem::path> files;
   std::error_code error;
   for (std::filesystem::recursive_directory_iterator entry(logs, error), end; !error && entry != end;
        entry.increment(error)) {
-    if (entry->path().filename() == "stdout.log") files.insert(entry->path());
+    const std::filesystem::path& path = entry->path();
+    if (path.filename() != "stdout.log") continue;
+    const std::filesystem::path rank = path.parent_path();
+    files.emplace(std::pair(-number_in(rank.filename()), number_in(rank.parent_path().filename())), path);
   }
-  for (const std::filesystem::path& path : files) {
+  for (const auto& [order, path] : files) {
     std::ifstream file(path);
     for (std::string line; std::getline(file, line);) take_result_line(line, measurement);
   }
@@ -81,8 +93,8 @@ Result<Measurement> measure(const ScalingOptions& options, int processes, int ru
   const int code = options.launch(std::move(arguments));
   signal = signal_of(code);
   if (signal != 0) {
-    return Status(ErrorCode::kAborted, fmt::format("interrupted by SIG{} in a run with {}", ::sigabbrev_np(signal),
-                                                   processes_text(processes)));
+    return Status(ErrorCode::kAborted,
+                  fmt::format("a run with {} was ended by SIG{}", processes_text(processes), ::sigabbrev_np(signal)));
   }
   if (code != 0) {
     return Status(ErrorCode::kInternal,

@@ -31,8 +31,8 @@ struct DecodeOptions {
   // pixels are refused with any limit.
   std::int64_t max_pixels = 178'956'970;
 
-  // Turns a JPEG as the EXIF tag of the camera says, as PIL's exif_transpose does. Off by default: PIL and torchvision
-  // ignore the tag too.
+  // Turns a JPEG as the EXIF tag of the camera says, as PIL's exif_transpose does (which also reads XMP). Off by
+  // default: PIL and torchvision ignore the tag too.
   // TIFF files are always turned as their own tag says, as in PIL.
   bool apply_orientation = false;
 
