@@ -15,7 +15,7 @@
 namespace lockstep::comm {
 
 // memcpy of what is left. Where the compiler knows that few bytes are left, it copies them with `rep movs` instead of a
-// call, which waits for the memory of each piece: the undo copies of a shared step took four times as long.
+// call, which waits for the memory of each piece: copies of 512 bytes took four times as long.
 inline void copy_rest(std::byte* to, const std::byte* from, std::size_t bytes) {
 #if defined(__GNUC__)
   asm("" : "+r"(bytes));  // it knows no more

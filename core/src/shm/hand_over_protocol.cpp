@@ -52,7 +52,8 @@ Status receive_message(int socket, HandOverMessage::Kind kind, HandOverMessage& 
   Status received = receive_message(socket, std::as_writable_bytes(std::span(&message, 1)), descriptors, deadline);
   if (!received.ok() && (received.code() != ErrorCode::kIo || message.magic == 0)) return received;
   if (message.magic != HandOverMessage::kMagic)
-    return {ErrorCode::kCorrupt, "another program is at the other end of a rank's socket"};
+    return {ErrorCode::kCorrupt,
+            "another program, or another build of this library, is at the other end of a rank's socket"};
   LOCKSTEP_RETURN_IF_ERROR(status_of(message));
   if (message.kind != kind)
     return {ErrorCode::kMismatch, "a rank sent an unexpected message; are all of the same build?"};

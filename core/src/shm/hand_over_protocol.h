@@ -33,7 +33,7 @@ struct Introduction {
 //   rank -> rank 0   kReport         whether it has mapped everything
 //   rank 0 -> rank   kVerdict        the group exists, or why not; a refusal may come earlier
 struct HandOverMessage {
-  static constexpr std::uint64_t kMagic = 0x4c4b5354'41524e42;  // "LKSTARNB"
+  static constexpr std::uint64_t kMagic = 0x4c4b5354'41524e43;  // "LKSTARNC": change it with control.h or StepRecord
   enum class Kind : std::int32_t { kNone, kGreeting, kIntroduction, kControl, kPeer, kReport, kVerdict };
   std::uint64_t magic = kMagic;
   Kind kind = Kind::kNone;

@@ -63,6 +63,23 @@ TEST_P(DdpNoSyncMulti, APassSendsNothingIfItIsInsideTheGuard) {
   });
 }
 
+// Only the earlier forward pass has a graph, and its backward pass is over.
+TEST_P(DdpNoSyncMulti, ACallOutsideIsNoForwardPassWhileAnOldResultLives) {
+  run_processes(GetParam(), [](int) {
+    const Rank rank;
+    Twins<Chain> twins(make_chain);
+    const torch::Tensor old = twins.ddp->forward(random_input({4, 30}, 0)).square().mean();
+    old.backward();
+    twins.model->zero_grad();
+    twins.ddp->train();
+    const torch::Tensor x = random_input({4, 30}, 1);
+    const auto guard = twins.ddp.no_sync();
+    twins.ddp->forward(x).square().mean().backward();
+    loss_of(twins.twin, x).backward();
+    expect_same_gradients(*twins.model, *twins.twin, "not averaged");
+  });
+}
+
 // One backward pass of two forward passes. The guard also begins while the result of an earlier step lives.
 TEST_P(DdpNoSyncMulti, APassSendsIfOneOfItsForwardPassesIsOutside) {
   run_processes(GetParam(), [](int) {

@@ -43,7 +43,11 @@ class FaultPlan {
     static auto& plan = *new FaultPlan;
     return plan;
   }
-  void set(const ScriptSettings& settings) { settings_ = settings; }
+  void set(const ScriptSettings& settings) {
+    const std::lock_guard lock(mutex_);
+    settings_ = settings;
+    passed_.clear();
+  }
   void pass(const char* where) {
     const std::lock_guard lock(mutex_);
     if (++passed_[where] == settings_.passing && settings_.point == where) kill(getpid(), settings_.signal);
@@ -306,8 +310,12 @@ std::map<std::string, std::string> ScriptSettings::environment() const {
           {"SWEEP_GO_ON", go_on}};
 }
 
+void stop_at_point(const ScriptSettings& settings) {
+  FaultPlan::of_process().set(settings);
+}
+
 void run_script(const ScriptSettings& settings) {
-  if (settings.rank == settings.victim) FaultPlan::of_process().set(settings);
+  if (settings.rank == settings.victim) stop_at_point(settings);
   Script(settings).run();
   FaultPlan::of_process().print();
 }

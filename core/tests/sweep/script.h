@@ -27,6 +27,9 @@ struct ScriptSettings {
   std::map<std::string, std::string> environment() const;
 };
 
+// From now on this process stops where the settings say.
+void stop_at_point(const ScriptSettings& settings);
+
 // Says "reused" once the memory of a failed operation is in other use, then waits for `go_on`. At the end, lines
 // "point N NAME": how often this rank has come to each. Fails the current test where anything is not as it must be.
 void run_script(const ScriptSettings& settings);

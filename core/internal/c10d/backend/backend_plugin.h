@@ -23,8 +23,8 @@ namespace lockstep {
 // The program's functions of base/call_place.h. A backend's library has copies of these functions, and the copies know
 // no place of the program.
 struct CallPlaces {
-  CallPlace (*current)() = nullptr;
-  std::string (*describe)(CallPlace place) = nullptr;
+  CallPlace (*current)() = [] { return CallPlace(); };
+  std::string (*describe)(CallPlace place) = [](CallPlace) { return std::string(); };
 };
 
 // What a backend gets to join one group.
@@ -53,7 +53,7 @@ struct BackendPlugin {
   std::unique_ptr<DeviceGraph> (*make_graph)(c10::Device device) = nullptr;
 };
 
-// LOCKSTEP_BUILD is the versions of Lockstep and LibTorch, from CMake.
+// LOCKSTEP_BUILD is the versions of Lockstep, of this interface and of LibTorch, from CMake.
 inline constexpr const char* kBackendBuild = LOCKSTEP_BUILD;
 // extern "C" const lockstep::BackendPlugin* lockstep_backend();
 inline constexpr const char* kBackendEntry = "lockstep_backend";

@@ -20,7 +20,7 @@ class ProgramPasses {
   void leave_last_forward(const ReducedParameters& parameters);
   // The forward pass is one that a backward pass should follow, or in evaluation mode one that it may follow.
   void expect_backward(bool training);
-  // From now on no forward pass so far is a reason for a backward pass to send.
+  // No earlier forward pass is a reason for a backward pass to send any more.
   void forget_sending() { forward_sends_ = false; }
   // All forward passes so far, of all reducers of this process, are none that a backward pass should follow.
   static void forget_all();

@@ -159,23 +159,22 @@ SharedStepper::Impl::Impl(torch::optim::Optimizer& optimizer, Factory factory, c
   share_parameters();
 }
 
-// Collective, with values and state of rank 0.
-void SharedStepper::Impl::share_parameters() {
-  auto fresh = std::make_unique<SharedParameters>(optimizer_);
+std::vector<SharedStepper::Impl::Tile> SharedStepper::Impl::make_tiles(const SharedParameters& parameters,
+                                                                       std::size_t& undo_bytes) const {
   std::vector<Tile> tiles;
-  std::size_t undo_bytes = sizeof(StepUndo);
+  undo_bytes = sizeof(StepUndo);
   std::int64_t all = 0;
   std::int64_t before = 0;
-  for (std::size_t i = 0; i < fresh->size(); ++i) all += (*fresh)[i].elements;
-  for (std::size_t i = 0; i < fresh->size(); ++i) {
-    const std::size_t element = c10::elementSize((*fresh)[i].dtype);
-    const bool has_kernel = kernel_ != nullptr && (*fresh)[i].dtype == torch::kFloat;
-    for (std::int64_t begin = 0; begin < (*fresh)[i].elements;) {
+  for (std::size_t i = 0; i < parameters.size(); ++i) all += parameters[i].elements;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const std::size_t element = c10::elementSize(parameters[i].dtype);
+    const bool has_kernel = kernel_ != nullptr && parameters[i].dtype == torch::kFloat;
+    for (std::int64_t begin = 0; begin < parameters[i].elements;) {
       Tile& tile = tiles.emplace_back();
       tile.parameter = i;
       tile.begin = begin;
       tile.by_own_kernel = has_kernel;
-      tile.size = std::min(kTileElements, (*fresh)[i].elements - begin);
+      tile.size = std::min(kTileElements, parameters[i].elements - begin);
       tile.owner = owner_of(before, all, backend_.world_size());
       if (!has_kernel) {
         const std::size_t bytes = (1 + kStateTensors) * static_cast<std::size_t>(tile.size) * element;
@@ -185,6 +184,14 @@ void SharedStepper::Impl::share_parameters() {
       begin += tile.size;
     }
   }
+  return tiles;
+}
+
+// Collective, with values and state of rank 0.
+void SharedStepper::Impl::share_parameters() {
+  auto fresh = std::make_unique<SharedParameters>(optimizer_);
+  std::size_t undo_bytes = 0;
+  std::vector<Tile> tiles = make_tiles(*fresh, undo_bytes);
   const torch::Tensor threads = backend_.all_gather(torch::tensor({at::get_num_threads()}, torch::kInt64));
   const int lanes =
       static_cast<int>(std::min<std::int64_t>(threads.max().item<std::int64_t>(), StepRecord::kMostLanes));

@@ -62,6 +62,8 @@ class SharedStepper::Impl {
   };
 
   // shared_setup.cpp
+  // `undo_bytes` becomes how many one place for undoing needs.
+  std::vector<Tile> make_tiles(const SharedParameters& parameters, std::size_t& undo_bytes) const;
   void share_parameters();
   Facts look();
   void look_at_gradients(Facts& facts) const;

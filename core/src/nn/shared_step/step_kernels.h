@@ -23,7 +23,8 @@ struct StepNumbers {
   bool momentum = false;  // SGD: it is not zero
   bool nesterov = false;  // SGD
   bool amsgrad = false;   // Adam and AdamW
-  // How many tensors the step reads and changes: of values and state, in this order, the first ones.
+  // How many tensors must be saved: the first ones of values and state. A first step also writes state, but reads
+  // none, so its old content does not matter.
   std::uint8_t changed = 1;
   float rate = 0;         // SGD: -lr; Adam and AdamW: -lr / (1 - beta1^step); Adagrad: lr / (1 + (step - 1) * lr_decay)
   float decay = 0;        // weight_decay; AdamW: 1 - lr * weight_decay

@@ -181,11 +181,13 @@ LOCKSTEP_INLINE void save(const StepRequest& request, const float* const* tensor
       store(saved[which] + i, load<V>(tensors[which] + begin + i));
   }
   __atomic_store_n(request.word, request.first_word + unit * kUnitWord, __ATOMIC_RELEASE);
+#if !defined(__SANITIZE_THREAD__)           // ThreadSanitizer does not support fences
   __atomic_thread_fence(__ATOMIC_RELEASE);  // no change comes before the word
+#endif
 }
 
 // How far ahead elements are brought into the cache: the processor's own prefetchers do this for fewer streams only,
-// and not at the begin of a tile.
+// and not at the beginning of a tile.
 constexpr std::size_t kAhead = 512;
 
 template <int kTensors, typename Step>
