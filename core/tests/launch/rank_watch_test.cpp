@@ -27,7 +27,7 @@ std::vector<RankRecord> steps(std::uint64_t first, std::uint64_t last, int late)
     record.pid = 100 + rank;
     record.host = "here";
     record.now = last * 50 * kMs + 25 * kMs;
-    record.groups.push_back({"world", "lockstep", rank, 3, {0, 1, 2}, false});
+    record.groups.push_back({"world", rank, 3, {0, 1, 2}, false});
     for (std::uint64_t number = first; number <= last; ++number) {
       flight::Operation one;
       one.serial = number;
