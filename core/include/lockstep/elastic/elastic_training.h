@@ -140,7 +140,7 @@ struct ElasticFunctions {
   // Computes the gradients of a step. When it is called, no parameter has a gradient.
   std::function<void(ElasticStep& step)> gradients;
   // Changes the parameters by these gradients; must not communicate, but for one step() of a sharded optimizer that was
-  // added. Once a rank has begun it, each rank that is left calls it once for this step.
+  // added. Once a rank has begun `update` of a step, every rank that lives calls `update` exactly once for it.
   std::function<void(std::int64_t step)> update;
   // Called after each step: for evaluation, checkpoints, logs. It may communicate, and must not change what a step
   // depends on. If a rank dies during the call, the function is called again for the same step, on all ranks.
@@ -292,7 +292,9 @@ class ElasticTraining {
   void require_enough(const Survey& all);
   std::string lost_state(const Survey& all);
   void require_state(const std::string& lost);
+  void refuse_torn_update(const Survey& all);
   void refuse_repetition(const Survey& all, const std::exception_ptr& why);
+  void regain_state(const Survey& all);
   void bring_up_to_date(const Survey& all);
 
   ElasticOptions options_;
