@@ -51,9 +51,9 @@ struct ZeroRedundancyOptions {
   // Parameters sent at once, MiB. step() needs this much more memory, but no more than the parameters take. A larger
   // number makes fewer calls.
   double bucket_cap_mb = 25;
-  // How many ranks keep the state of each parameter and step it: its owner and the next copies - 1 ranks. They have
-  // the same gradients, so a copy costs memory and computation, and nothing is sent for it. With 2 or more,
-  // ElasticTraining takes the optimizer through the deaths of ranks, as long as one of these ranks lives.
+  // How many ranks keep the state of each parameter and step it: its owner and the next copies - 1 ranks, at most all
+  // ranks. They have the same gradients, so a copy costs memory and computation, and nothing is sent for it. With 2 or
+  // more, ElasticTraining takes the optimizer through the deaths of ranks, as long as one of these ranks lives.
   int copies = 1;
   // The optimizer inside takes fused_step (lockstep/nn/fused_step.h) in place of its own step(), unless there is a
   // closure. Python: fused=True among the arguments for the optimizer inside.
