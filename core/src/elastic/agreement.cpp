@@ -191,7 +191,8 @@ void ElasticTraining::require_whole(const Survey& all) const {
   throw ArgumentError(ErrorCode::kUnsupported,
                       fmt::format("ElasticTraining: an error came while all ranks that are left were in update (step "
                                   "{}), or had changed parameters in gradients, so that no rank has a whole state: "
-                                  "update must not communicate, and gradients must not change parameters. Go on from "
+                                  "update must not communicate, and gradients must not change parameters; or the "
+                                  "exchange of a sharded optimizer failed for another reason than a death. Go on from "
                                   "a checkpoint. The last death: {}",
                                   done_, last_death_.empty() ? "none" : last_death_));
 }
@@ -207,16 +208,31 @@ void ElasticTraining::require_enough(const Survey& all) {
                                  last_death_.empty() ? "not known to this rank" : last_death_));
 }
 
+// A rank had an error in its update, but not in the optimizer's step, in which others are.
+void ElasticTraining::refuse_torn_update(const Survey& all) {
+  const bool is_torn = std::any_of(all.ranks.begin(), all.ranks.end(),
+                                   [](const auto& one) { return !one.whole && !one.starts && !one.is_newcomer(); });
+  if (!all.has_ranks_in_step() || !is_torn) return;
+  has_ended_ = true;
+  end_alike();
+  throw ArgumentError(ErrorCode::kUnsupported,
+                      fmt::format("ElasticTraining: an error came while a rank was in update (step {}), but not in the "
+                                  "step of the sharded optimizer, in which other ranks were: update must not "
+                                  "communicate but in this step. Go on from a checkpoint. The last death: {}",
+                                  all.furthest - 1, last_death_.empty() ? "none" : last_death_));
+}
+
 // Nobody has died. A broken connection may be made anew, but not for ever.
 void ElasticTraining::refuse_repetition(const Survey& all, const std::exception_ptr& why) {
+  const std::int64_t step = all.furthest - (all.has_ranks_in_step() ? 1 : 0);
   const bool repeated =
-      std::any_of(all.ranks.begin(), all.ranks.end(), [&](const auto& one) { return one.broken_at == all.furthest; });
+      std::any_of(all.ranks.begin(), all.ranks.end(), [&](const auto& one) { return one.broken_at == step; });
   if (repeated) {
     has_ended_ = true;
     end_alike();
     std::rethrow_exception(why);
   }
-  broken_at_ = all.furthest;
+  broken_at_ = step;
 }
 
 }  // namespace lockstep

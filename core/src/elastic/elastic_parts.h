@@ -69,6 +69,9 @@ struct ElasticTraining::Survey {
     return std::any_of(ranks.begin(), ranks.end(),
                        [](const Rank& one) { return !one.is_newcomer() && one.done < one.last; });
   }
+  bool has_ranks_in_step() const {
+    return std::any_of(ranks.begin(), ranks.end(), [](const Rank& one) { return one.is_in_step; });
+  }
   // Whether there is nothing left to do.
   bool is_over() const {
     return std::all_of(ranks.begin(), ranks.end(), [](const Rank& one) {
@@ -80,10 +83,11 @@ struct ElasticTraining::Survey {
 // The optimizer whose step() communicates, and how far this rank is with the present step.
 struct ElasticTraining::Sharded {
   nn_detail::SurvivingStep& optimizer;
-  bool is_ready = false;           // has all gradients, as all ranks have if one of them has begun its update
-  bool is_in_step = false;         // has made the optimizer's local half
-  bool is_whole = false;           // in step: has the values of all ranks
-  std::optional<Survey> met = {};  // has formed the world anew before its update, with ranks that had begun theirs
+  bool is_ready = false;    // has all gradients, as all ranks have if one of them has begun its update
+  bool is_in_step = false;  // has made the optimizer's local half
+  bool is_whole = false;    // in step: has the values of all ranks
+  // The survey after which this rank makes an update that others have begun.
+  std::optional<Survey> met = {};
 };
 
 // The places of the ranks where nobody is missing, and who waits for one.

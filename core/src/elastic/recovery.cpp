@@ -43,14 +43,16 @@ bool ElasticTraining::recover(const std::exception_ptr& why, const ElasticFuncti
   }
 }
 
-// Nothing: as where recover() returns false. `lost`: a rank has been lost since the first error; kept from call to
-// call.
+// Returns nothing where recover() returns false. `lost` stays true once a rank was lost.
 std::optional<ElasticTraining::Survey> ElasticTraining::form_world(const std::exception_ptr& why, bool& lost) {
   while (true) {
     try {
       reconfigure({.timeout = options_.timeout});
     } catch (const c10::Error& error) {
-      if (!whole_ || done_ < last_ || after_ < done_) throw;
+      if (!whole_ || done_ < last_ || after_ < done_) {
+        has_ended_ = true;  // in the exchange of a step the error passes through places that mend a death
+        throw;
+      }
       log::info(fmt::format("ElasticTraining: ends without the others: {}", plain_text(error)));
       return std::nullopt;
     }
@@ -67,6 +69,7 @@ std::optional<ElasticTraining::Survey> ElasticTraining::form_world(const std::ex
     if (again == nullptr) {
       if (all.has_ended(all.ranks[static_cast<std::size_t>(get_rank())])) return std::nullopt;
       require_whole(all);
+      refuse_torn_update(all);
       if (all.has_several_runs()) return all;
       require_state(state);
       if (!all.lost) refuse_repetition(all, why);
@@ -90,11 +93,21 @@ void ElasticTraining::catch_up() {
   require_enough(all);
   require_state(lost_state(all));
   bring_up_to_date(all);
-  if (sharded_ != nullptr && (!all.is_over() || sharded_->optimizer.lost().empty())) sharded_->optimizer.regain();
+  if (sharded_ != nullptr) regain_state(all);
   started_ = caught_up_ = true;
   if (get_rank() != 0 || recoveries_ == 0) return;
   log::warning(fmt::format("ElasticTraining: {} ranks go on after {} steps{}", get_world_size(), done_,
                            done_ > done_before ? ", the last of which rank 0 has from another rank" : ""));
+}
+
+// Collective. When all is over, a training whose state is lost ends as usual: no step needs this state.
+void ElasticTraining::regain_state(const Survey& all) {
+  const std::string lost = all.is_over() ? sharded_->optimizer.lost() : std::string();
+  if (lost.empty()) return sharded_->optimizer.regain();
+  log::warning(
+      fmt::format("ElasticTraining: all steps are done, but all ranks that had {} have died, or have another "
+                  "state: the optimizer cannot be saved or take more steps",
+                  lost));
 }
 
 // A rank that is not whole, or has done a step less, gets all state from the first rank that is whole and furthest. Its
@@ -111,6 +124,7 @@ void ElasticTraining::bring_up_to_date(const Survey& all) {
     elastic_detail::receive_state(parts_, all.source);
     clear_gradients();
     snapshot_->begun = false;
+    if (sharded_ != nullptr) sharded_->is_ready = false;
     whole_ = true;
     if (done_ < 0) {  // a newcomer: the others know more, for example after how many steps they have ended
       steps_ = all.ranks[static_cast<std::size_t>(all.source)].steps;

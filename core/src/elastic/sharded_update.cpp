@@ -101,7 +101,8 @@ void ElasticTraining::exchange(const std::function<void()>& send) {
     barrier();
   });
   if (why != nullptr) note_death(why);
-  for (bool lost = false; why != nullptr;) {
+  while (why != nullptr) {
+    bool lost = false;  // else a connection that breaks again and again after a death would be made anew for ever
     const std::optional<Survey> all = form_world(why, lost);
     why = unless_a_rank_dies([&] { take_values(all.value()); });
   }
@@ -123,7 +124,8 @@ void ElasticTraining::take_values(const Survey& all) {
   barrier();  // whoever leaves the exchange knows that all have all values
 }
 
-// Collective. What no rank has of the optimizer's state, where the training needs it; empty: nothing.
+// Collective. What no rank has of the optimizer's state, where the training needs it; empty: nothing. Ranks that are
+// behind forget their state first.
 std::string ElasticTraining::lost_state(const Survey& all) {
   if (sharded_ == nullptr || all.source < 0 || all.has_several_runs()) return {};
   if (all.is_behind(get_rank()) && !sharded_->is_ready) sharded_->optimizer.forget();

@@ -77,6 +77,14 @@ TEST(ShardedTrainingMulti, SaysWhatItRefuses) {
     const ProcessGroupGuard guard("", kElasticWorld);
     expect_in(text_of([&] { train(mine, rank); }), "found a second one");
   });
+  run_processes(2, [](int rank) {
+    Program mine{.micro_batches = 2, .copies = 2};
+    mine.before_run = [&] {
+      if (rank == 1) mine.optimizer->add_param_group(std::vector{torch::ones({2}, torch::requires_grad())});
+    };
+    const ProcessGroupGuard guard("", kElasticWorld);
+    expect_in(text_of([&] { train(mine, rank); }), "give all groups to the constructor");
+  });
 }
 
 // All ranks begin with the parameters and rates of rank 0.
@@ -179,6 +187,65 @@ TEST_P(ShardedTrainingBreakMulti, TheStepIsThatOfAPlainTraining) {
   }
 }
 INSTANTIATE_TEST_SUITE_P(Places, ShardedTrainingBreakMulti, testing::Range(0, static_cast<int>(kBreaks.size())));
+
+// Breaks this rank's present world once.
+void break_at(c10d::HookOpName op, bool is_sent) {
+  const auto hook = [is_broken = false, op](const auto& args) mutable {
+    if (args.name == op && !std::exchange(is_broken, true)) throw BackendError(ErrorCode::kPeerFailed, "a test");
+  };
+  if (is_sent) {
+    default_group()->registerPreHook(7, [](const c10d::PreHookArgs&) {});
+    default_group()->registerPostHook(7, hook);
+  } else {
+    default_group()->registerPreHook(7, hook);
+  }
+}
+
+// In the exchange of one step, and before the update of the next one.
+TEST(ShardedTrainingMulti, ABreakIsMendedInEachOfTwoSteps) {
+  run_processes(3, [](int rank) {
+    Program mine{.micro_batches = 3, .copies = 2};
+    bool is_broken = false;
+    mine.in_update = [&](std::int64_t step) {
+      if (rank == 1 && step == 4) break_at(c10d::HookOpName::ALLGATHER, /*is_sent=*/false);
+    };
+    mine.before_update = [&](std::int64_t step) {
+      if (rank == 1 && step == 5 && !std::exchange(is_broken, true))
+        break_at(c10d::HookOpName::BARRIER, /*is_sent=*/false);
+    };
+    const ProcessGroupGuard guard("", kElasticWorld);
+    EXPECT_EQ(train(mine, rank), 2);
+    expect_plain_weights(mine);
+  });
+}
+
+// Rank 1 has an error that tells of a death in update, where the others are in the optimizer's step.
+TEST(ShardedTrainingMulti, AnUpdateThatCommunicatesIsAnErrorOnAllRanks) {
+  run_processes(3, [](int rank) {
+    Program mine{.micro_batches = 3, .copies = 2};
+    mine.in_update = [&](std::int64_t step) {
+      if (rank == 1 && step == 4) throw BackendError(ErrorCode::kPeerFailed, "a test");
+    };
+    const ProcessGroupGuard guard("", kElasticWorld);
+    expect_in(text_of([&] { train(mine, rank); }), "update must not communicate but in this step");
+  });
+}
+
+// Rank 1 misses the others' update, and its own optimizer refuses the gradients.
+TEST(ShardedTrainingMulti, AnErrorOfTheOptimizerInAMissedUpdateReachesAllRanks) {
+  run_processes(3, [](int rank) {
+    Program mine{.micro_batches = 3, .adam = true, .copies = 2};
+    mine.before_update = [&](std::int64_t step) {
+      if (rank == 1 && step == 4) break_at(c10d::HookOpName::BARRIER, /*is_sent=*/true);
+    };
+    mine.in_update = [&](std::int64_t step) {
+      if (rank != 1 || step != 4) return;
+      for (const torch::Tensor& one : mine.net->parameters()) one.mutable_grad() = one.grad().to_sparse();
+    };
+    const ProcessGroupGuard guard("", kElasticWorld);
+    expect_in(text_of([&] { train(mine, rank); }), "sparse gradients");
+  });
+}
 
 #endif
 

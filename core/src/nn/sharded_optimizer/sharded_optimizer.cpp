@@ -266,8 +266,9 @@ void ShardedOptimizer::Impl::refuse_to_send(const std::exception& why) const {
   const bool any = std::any_of(shares.begin(), shares.end(), [](const auto& share) {
     return std::any_of(share.begin(), share.end(), [](const torch::Tensor& one) { return one.numel() > 0; });
   });
-  if (backend().world_size() == 1 || !any) return;
-  const ProcessGroup group = channel_->group ? channel_->group : default_group();
+  const bool is_later = around_ && !backend().replaced().ok();  // the others wait in a later world than this share's
+  if (!is_later && (backend().world_size() == 1 || !any)) return;
+  const ProcessGroup group = is_later || !channel_->group ? default_group() : channel_->group;
   if (ProcessGroupLockstep* const engine = engine_of(group, backend().device().type()))
     engine->refuse("the step of the sharded optimizer: " + plain_text(why));
 }

@@ -40,6 +40,9 @@ std::string ShardedOptimizer::Impl::why_not() const {
 }
 
 std::string ShardedOptimizer::Impl::description() const {
+  TORCH_CHECK_VALUE(!has_new_parameters(whole_.param_groups()),
+                    "ZeroRedundancyOptimizer: parameters were added or replaced since it was made or last stepped; for "
+                    "ElasticTraining give all groups to the constructor");
   return own_lines(whole_.param_groups(), factory_, options_);
 }
 
