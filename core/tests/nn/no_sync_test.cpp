@@ -3,7 +3,9 @@
 #include <torch/torch.h>
 
 #include <optional>
+#include <string>
 
+#include "nn/error_texts.h"
 #include "nn/twins.h"
 #include "support/process_ranks.h"
 
@@ -59,6 +61,30 @@ TEST_P(DdpNoSyncMulti, APassSendsNothingIfItIsInsideTheGuard) {
         expect_same_gradients(*twins.model, *twins.twin,
                               fmt::format("before {}, which {}", static_cast<int>(before), which));
       }
+    }
+  });
+}
+
+// Else the rank would send alone, and be a pass ahead of the others from then on.
+TEST_P(DdpNoSyncMulti, AResultThatOneRankKeepsIsAnErrorOnAllRanks) {
+  run_processes(GetParam(), [](int) {
+    const Rank rank;
+    for (const bool evaluates : {false, true}) {
+      Twins<Chain> twins(make_chain);
+      torch::Tensor kept;
+      twins.ddp->train(!evaluates);
+      if (get_rank() == 0) kept = twins.ddp->forward(random_input({4, 30}, 0));
+      twins.ddp->train();
+      const auto pass = [&] { twins.ddp->forward(random_input({4, 30}, 1)).square().mean().backward(); };
+      const std::string error = error_of([&] {
+        {
+          const auto guard = twins.ddp.no_sync();
+          pass();
+        }
+        pass();
+      });
+      const bool differ = error.find("this one is under no_sync on some ranks") != std::string::npos;
+      EXPECT_EQ(differ, get_world_size() > 1) << error;
     }
   });
 }

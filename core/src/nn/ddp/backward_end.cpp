@@ -54,6 +54,7 @@ void BackwardPass::start_rest() {
   // Of reducers that share parameters a forward pass cannot be assigned to a backward pass, so they rule out nothing.
   const ProgramPasses::Dropped dropped = reducer_.passes.dropped(kind_ == Kind::kWithoutInput);
   report.set_dropped(kind_ != Kind::kShadow && !reducer_.has_family, dropped.least, dropped.most);
+  report.set_guarded(kind_ == Kind::kOwn && !reducer_.has_family, reducer_.passes.backward_is_guarded());
   report.set_interrupted(false);
   while (next_bucket_ < reductions_.size()) start_next_bucket();
   report.start();
@@ -202,6 +203,9 @@ void BackwardPass::publish_statistics() {
   all.sent = {sent_, all.sent.total + sent_};
 }
 
+// A rank that keeps the result of a forward pass, alone, sends in its next pass under no_sync. The other ranks send in
+// a later one, without no_sync.
+//
 // A rank whose forward pass no backward pass has followed (an empty batch, a loss without a graph) is behind the others
 // from then on: they would take the mean of gradients of different steps. Each rank has ruled out the numbers of
 // dropped forward passes that are impossible there. Where no number is left, some ranks are in different steps.
@@ -216,6 +220,12 @@ void BackwardPass::check_same_steps() {
       "whose batch is empty, or whose loss does not depend on the model, must run a backward pass through the "
       "model nevertheless, such as that of (output.sum() * 0); ranks that run out of batches need join(). What "
       "one rank computes alone belongs to module(), or under a NoGradGuard");
+  TORCH_CHECK(
+      !reducer_.report->guards_differ(), "rank ", reducer_.backend.rank(),
+      ": the ranks are in different passes: this one is under no_sync on some ranks, which sent because the result "
+      "of an earlier forward pass still lives there, and without no_sync on others. The gradients here are means "
+      "of different passes. Keep results of forward passes through the wrapper on all ranks or on none, or "
+      "compute them under a NoGradGuard");
 }
 
 // Of reducers that share parameters, one may have a pass that the program's call of another one has begun. Such a pass

@@ -8,7 +8,7 @@ namespace lockstep::nn_detail {
 
 PassReport::PassReport(const DeviceBackend& backend, std::size_t parameters, bool tells_buffers)
     : backend_(backend), parameters_(parameters), tells_buffers_(tells_buffers), on_cpu_(backend.device().is_cpu()) {
-  const auto size = static_cast<std::int64_t>(on_cpu_ ? interrupted_slot() + 1 : first_dropped_slot());
+  const auto size = static_cast<std::int64_t>(on_cpu_ ? guarded_slot() + 2 : first_dropped_slot());
   own_ = on_cpu_ ? backend.allocate(size, torch::kFloat) : torch::zeros({size});
   if (on_cpu_) return;
   // Always the same memory: a CUDA graph goes on using it.

@@ -28,6 +28,12 @@ class PassReport {
   void set_interrupted(bool here) {
     if (on_cpu_) set(interrupted_slot(), here);
   }
+  // Whether this rank's own pass began under no_sync. `known` off: it may be either.
+  void set_guarded(bool known, bool here) {
+    if (!on_cpu_) return;
+    set(guarded_slot(), known && here);
+    set(guarded_slot() + 1, known && !here);
+  }
   // How many forward passes this rank may have dropped (ForwardPasses): at least, at most. `known` off: any number.
   void set_dropped(bool known, std::size_t least, std::size_t most);
 
@@ -44,6 +50,8 @@ class PassReport {
   bool used_anywhere(std::size_t parameter) { return anywhere(parameter); }
   bool buffers_changed_anywhere() { return tells_buffers_ && anywhere(parameters_); }
   bool interrupted_anywhere() { return on_cpu_ && anywhere(interrupted_slot()); }
+  // Whether the pass began under no_sync on some ranks, and not on others.
+  bool guards_differ() { return on_cpu_ && anywhere(guarded_slot()) && anywhere(guarded_slot() + 1); }
   // Whether no number of dropped forward passes is possible on every rank.
   bool dropped_differ();
 
@@ -53,6 +61,7 @@ class PassReport {
 
   std::size_t first_dropped_slot() const { return parameters_ + (tells_buffers_ ? 1 : 0); }
   std::size_t interrupted_slot() const { return first_dropped_slot() + kDroppedSlots; }
+  std::size_t guarded_slot() const { return interrupted_slot() + 1; }
   void set(std::size_t i, bool here) { own_.mutable_data_ptr<float>()[i] = here ? 1.0F : 0.0F; }
   bool anywhere(std::size_t i);
   void send_own();

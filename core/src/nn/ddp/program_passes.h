@@ -42,6 +42,9 @@ class ProgramPasses {
   bool backward_runs() const { return !end_.expired(); }
   bool backward_sends() const { return backward_sends_; }
   void set_backward_sends(bool sends) { backward_sends_ = sends; }
+  // Whether the pass began under no_sync.
+  bool backward_is_guarded() const { return backward_is_guarded_; }
+  void set_backward_guarded(bool guarded) { backward_is_guarded_ = guarded; }
   // Whether an exception has ended the backward pass of the last forward pass.
   bool is_interrupted() const { return backward_began_ && end_.expired(); }
 
@@ -71,6 +74,7 @@ class ProgramPasses {
   bool backward_began_ = false;  // since the last forward pass
   std::weak_ptr<const EndOfBackward> end_;
   bool backward_sends_ = true;
+  bool backward_is_guarded_ = false;
 
   Expected expected_ = Expected::kNot;
   std::size_t forwards_ = 0;     // calls that may have been such forward passes, since the last pass that sent

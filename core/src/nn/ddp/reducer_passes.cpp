@@ -33,7 +33,10 @@ void Reducer::Impl::on_gradient(std::size_t index, const torch::Tensor& incoming
   state.buckets.learn(index);
   nn_detail::ProgramPasses& passes = state.passes;
   // In doubt the pass sends. One send too many changes no result: the sum of means is the mean of sums.
-  if (!passes.backward_runs()) passes.set_backward_sends(passes.forward_sends() || program_sends());
+  if (!passes.backward_runs()) {
+    passes.set_backward_guarded(!program_sends());
+    passes.set_backward_sends(passes.forward_sends() || program_sends());
+  }
   if (!passes.backward_sends()) {
     if (!passes.backward_runs()) watch_end();
     return;
