@@ -15,7 +15,8 @@ namespace lockstep::optim {
 
 // What Python keeps in each group as group["initial_lr"]: LibTorch's groups have no place for it.
 struct InitialRates {
-  std::vector<double> rates;
+  const torch::optim::Optimizer* optimizer = nullptr;
+  std::vector<double> rates = {};
   std::int64_t replacements = 0;  // how often a scheduler's own rates have replaced them
 };
 
@@ -24,7 +25,8 @@ namespace {
 // The rates of an optimizer, for as long as one of its schedulers is there. Groups that they do not know yet begin with
 // their present rate. A new optimizer may have the address of a former one whose scheduler is still there. So the rates
 // know their optimizer by a number that is its own: the load factor of its table of states, which nobody else uses. The
-// numbers follow LibTorch's value closely enough to change nothing.
+// numbers follow LibTorch's value closely enough to change nothing. A number that another optimizer has got with the
+// table, by a move or a swap, does not count.
 std::shared_ptr<InitialRates> initial_rates_of(torch::optim::Optimizer& optimizer) {
   static Mutex mutex;
   static std::map<float, std::weak_ptr<InitialRates>> all;
@@ -35,12 +37,12 @@ std::shared_ptr<InitialRates> initial_rates_of(torch::optim::Optimizer& optimize
   auto& states = optimizer.state();
   const auto known = all.find(states.max_load_factor());
   std::shared_ptr<InitialRates> initial = known == all.end() ? nullptr : known->second.lock();
-  if (!initial) {
+  if (!initial || initial->optimizer != &optimizer) {
     do {
       newest = newest < 1.5F * unmarked ? std::nextafter(newest, 1.0F) : std::nextafter(unmarked, 1.0F);
     } while (all.contains(newest));
     states.max_load_factor(newest);
-    all[newest] = initial = std::make_shared<InitialRates>();
+    all[newest] = initial = std::make_shared<InitialRates>(InitialRates{.optimizer = &optimizer});
   }
   const auto& groups = optimizer.param_groups();
   for (std::size_t group = initial->rates.size(); group < groups.size(); ++group)
@@ -59,8 +61,8 @@ LRScheduler::LRScheduler(torch::optim::Optimizer& optimizer, std::string name,
       initial_replacements_(initial_->replacements),
       base_lrs_(initial_->rates) {
   for (std::size_t i = 0; i < parts_.size(); ++i) {
-    TORCH_CHECK_VALUE(parts_[i]->initial_ == initial_, name_, ": scheduler ", i, ", a ", parts_[i]->name_,
-                      ", is of another optimizer");
+    TORCH_CHECK_VALUE(&parts_[i]->optimizer_ == &optimizer_ && parts_[i]->initial_ == initial_, name_, ": scheduler ",
+                      i, ", a ", parts_[i]->name_, ", is of another optimizer");
   }
 }
 
@@ -102,7 +104,7 @@ void LRScheduler::go_to(std::int64_t epoch, bool closed_form) {
 }
 
 std::vector<double> LRScheduler::present_lrs() const {
-  std::vector<double> rates;
+  std::vector<double> rates = {};
   for (auto& group : optimizer_.param_groups()) rates.push_back(group.options().get_lr());
   return rates;
 }
