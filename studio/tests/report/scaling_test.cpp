@@ -328,9 +328,8 @@ TEST(ScalingFault, WritesTheTableOfTheRunsBeforeItIsInterrupted) {
     const test::Finished finished = scaling.finish();
     EXPECT_EQ(finished.exit_code, 128 + signal) << finished.err;
     EXPECT_TRUE(contains(finished.out, "        1               8.00     1.00x")) << finished.out;
-    EXPECT_TRUE(
-        contains(finished.err, "in a run with 2 processes; the table lacks these runs: 1 of 1 with 2 processes\n"))
-        << finished.err;
+    EXPECT_TRUE(contains(finished.err, "a run with 2 processes was ended by SIG")) << finished.err;
+    EXPECT_TRUE(contains(finished.err, "the table lacks these runs: 1 of 1 with 2 processes\n")) << finished.err;
     const Result<ScalingTable> written = read_scaling(folder.path("table"));
     ASSERT_TRUE(written.ok()) << written.status().message();
     EXPECT_EQ(written.value().rows.size(), 1U);
