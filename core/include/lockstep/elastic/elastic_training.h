@@ -140,7 +140,8 @@ struct ElasticFunctions {
   // Computes the gradients of a step. When it is called, no parameter has a gradient.
   std::function<void(ElasticStep& step)> gradients;
   // Changes the parameters by these gradients; must not communicate, but for one step() of a sharded optimizer that was
-  // added. Once a rank has begun `update` of a step, every rank that lives calls `update` exactly once for it.
+  // added. With such an optimizer, once a rank has begun `update` of a step, every rank that lives calls `update`
+  // exactly once for it.
   std::function<void(std::int64_t step)> update;
   // Called after each step: for evaluation, checkpoints, logs. It may communicate, and must not change what a step
   // depends on. If a rank dies during the call, the function is called again for the same step, on all ranks.
