@@ -74,7 +74,6 @@ TEST_P(DdpNoSyncMulti, AResultThatOneRankKeepsIsAnErrorOnAllRanks) {
       torch::Tensor kept;
       twins.ddp->train(!evaluates);
       if (get_rank() == 0) kept = twins.ddp->forward(random_input({4, 30}, 0));
-      twins.ddp->train();
       const auto pass = [&] { twins.ddp->forward(random_input({4, 30}, 1)).square().mean().backward(); };
       const std::string error = error_of([&] {
         {
