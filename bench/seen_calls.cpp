@@ -1,7 +1,7 @@
-// What it adds to a small all-reduce that the flight recorder and the other ranks see it: seen_calls TURNS OUTPUT makes
-// blocking all-reduces of 4 bytes in two groups of all ranks, in turn. The calls of the first are recorded, and have a
-// place in the program; those of the other group are not and have none. That the ranks compare their calls is a part of
-// the protocol, and in both. Started by `lockstep run`.
+// The cost of the flight recorder and of call places in a small all-reduce: `seen_calls TURNS OUTPUT` makes blocking
+// all-reduces of 4 bytes in two groups of all ranks, in turn. The calls of the first group are recorded with their
+// places in the program. The calls of the second group are not recorded and have no place. In both groups the ranks
+// compare their calls, because the protocol always does. `lockstep run` starts the program.
 #include <lockstep/c10d/distributed.h>
 #include <lockstep/engine/communicator.h>
 #include <lockstep/store/file_store.h>

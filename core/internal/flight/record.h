@@ -82,9 +82,9 @@ std::string type_name(std::uint8_t type);
 // Of an element; 0 for a type that has no name here.
 std::size_t type_bytes(std::uint8_t type);
 
-// The groups that belong together, of several ranks: those of one name, members and identity. Where the identity is not
-// known to a rank, that rank's last group of a name and members belongs to the last ones on the others, and so on,
-// because processes may have joined later.
+// One group as several ranks have recorded it: the records have the same name, members and identity. A rank may not
+// know the identity. Then its last group of a name and members belongs to the last such group of each other rank, its
+// last but one to their last but one, and so on: processes may have joined later.
 struct SharedGroup {
   struct Member {
     std::size_t record = 0;  // index in the records

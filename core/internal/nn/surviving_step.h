@@ -31,8 +31,8 @@ class SurvivingStep {
   using Around = std::function<void(const std::function<void()>& exchange)>;
   virtual void set_around(Around around) = 0;
 
-  // This rank's state is not that of the others. After an error in regain() this rank may have part of the state
-  // again.
+  // This rank's state differs from the state of the others. This rank drops its state, and regain() brings it back.
+  // After an error in regain() this rank may have a part of the state.
   virtual void forget() = 0;
   // Collective. Describes the state that no rank has; empty: all is there.
   virtual std::string lost() = 0;

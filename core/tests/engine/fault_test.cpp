@@ -244,11 +244,7 @@ TEST(CommunicatorFault, FrozenRankIsNamedByTheTimeout) {
     return;
   }
   FaultyJob job(3);
-  ASSERT_TRUE(job.all_ready());
-  job.send_signal(1, SIGSTOP);
-  job.expect_survivors_end(1);
-  job.send_signal(1, SIGKILL);
-  job.expect_victim_killed(1);
+  job.expect_survivors_end_beside_frozen(1);
 }
 
 // Rank 0 hears of rank 2 only through rank 1, which is on the machine of rank 2 and waits for it.
@@ -274,11 +270,7 @@ TEST(CommunicatorFault, AFrozenRankBehindAnotherIsNamedOnTheOtherMachine) {
     return;
   }
   FaultyJob job(3);
-  ASSERT_TRUE(job.all_ready());
-  job.send_signal(2, SIGSTOP);
-  job.expect_survivors_end(2);
-  job.send_signal(2, SIGKILL);
-  job.expect_victim_killed(2);
+  job.expect_survivors_end_beside_frozen(2);
 }
 
 // Frozen inside the operation, or before it: named either way.
@@ -299,11 +291,7 @@ TEST(CommunicatorFault, FrozenRankIsNamedWithinAStream) {
     return;
   }
   FaultyJob job(3);
-  ASSERT_TRUE(job.all_ready());
-  job.send_signal(2, SIGSTOP);
-  job.expect_survivors_end(2);
-  job.send_signal(2, SIGKILL);
-  job.expect_victim_killed(2);
+  job.expect_survivors_end_beside_frozen(2);
 }
 
 // With `has_members` the ranks know one another from the rendezvous.

@@ -76,6 +76,14 @@ class FaultyJob {
       EXPECT_EQ(end.exit_code, 0) << "rank " << rank << ":\n" << end.out << end.err;
     }
   }
+  // Freezes a rank until all others have ended.
+  void expect_survivors_end_beside_frozen(int victim) {
+    ASSERT_TRUE(all_ready());
+    send_signal(victim, SIGSTOP);
+    expect_survivors_end(victim);
+    send_signal(victim, SIGKILL);
+    expect_victim_killed(victim);
+  }
   void expect_victim_killed(int victim) {
     EXPECT_EQ(ranks_[victim]->finish(std::chrono::seconds(20)).exit_code, 128 + SIGKILL);
   }

@@ -7,11 +7,11 @@
 //   loss.backward();
 //   optimizer.step();      // collective
 //
-// step() gives the parameters the same bits as the plain optimizer. With `fused`, each rank's parameters get the values
-// that fused_step on a plain optimizer for these parameters gives. Semantics are those of PyTorch's
-// ZeroRedundancyOptimizer. It is a torch::optim::Optimizer with all parameters in its groups, so schedulers, zero_grad,
-// add_param_group and changed options work as usual: step() takes them over. Its own state() is empty;
-// local_optimizer() has this rank's share.
+// step() gives the parameters the same bits as the plain optimizer. With `fused`, a parameter gets the values that
+// fused_step() gives on a plain optimizer of its owner's parameters. It behaves as PyTorch's ZeroRedundancyOptimizer.
+// It is a torch::optim::Optimizer with all parameters in its groups, so schedulers, zero_grad, add_param_group and
+// changed options work as usual: step() takes them over. Its own state() is empty; local_optimizer() has this rank's
+// share.
 //
 // Which rank has which parameters: the parameters of a group are taken by size, largest first, and each goes to the
 // rank with the fewest bytes so far. A parameter is not split. A group that is added later is divided in the same way.
@@ -94,8 +94,8 @@ class ShardedOptimizer : public torch::optim::Optimizer, public CollectiveStep {
   void load_consolidated(const torch::optim::Optimizer& plain);
   void load(torch::serialize::InputArchive& archive) override;
 
-  // This rank's share: its parameters, in the same number of groups, and their state. With `copies` those of the ranks
-  // before it too.
+  // This rank's share: its parameters, in the same number of groups, and their state. With `copies`, the optimizer also
+  // has the shares of the ranks before this rank.
   const torch::optim::Optimizer& local_optimizer() const;
   // Bytes of this rank's state. The state of an optimizer that is not LibTorch's is written to memory to count its
   // bytes.

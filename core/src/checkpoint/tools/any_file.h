@@ -28,9 +28,9 @@ struct AnyFile {
   std::vector<std::string> changed;  // lines that say which types of a file of torch.save have become others
 };
 
-// Reads a file of torch.save, a safetensors file, a checkpoint of Lockstep, or a folder: a state dict in
-// several files, or that of a CheckpointManager, of which the highest step is read. `entry`: the key of a dict in it,
-// "" for all.
+// Reads a file of torch.save, a safetensors file, a checkpoint of Lockstep, or a folder. A folder
+// holds a state dict in several files, or the checkpoints of a CheckpointManager, and then the highest step is read.
+// `entry`: the key of a dict in the file, "" for all.
 //
 // A checkpoint of Lockstep becomes the dict that a trainer in Python would have: "model", "optimizer" (for
 // load_state_dict), "scheduler", "generators", "values", "step", "metric".

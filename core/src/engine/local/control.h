@@ -67,8 +67,8 @@ static_assert(sizeof(Post) == kLine);
 inline constexpr int kTicketBits = 24;
 struct alignas(kLine) Counter {
   std::atomic<std::uint64_t> word;
-  // Beside the tickets that a rank has done: the operation of which it may hold tickets now; 0: of none. A rank that
-  // dies leaves the word as it is, so the others know whether they wait for a ticket that it held.
+  // Used in the counter of done tickets only. The rank may hold tickets of the operation with this number; 0: it holds
+  // none. A rank that dies leaves the number, so the others know whether the dead rank held a ticket.
   std::atomic<std::uint64_t> inside;
 };
 inline constexpr std::uint64_t kTicketMask = (std::uint64_t{1} << kTicketBits) - 1;
