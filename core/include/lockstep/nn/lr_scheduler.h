@@ -14,8 +14,8 @@
 // rates that the one before has set.
 //
 // Several schedulers of one optimizer share its first rates, as with Python's group["initial_lr"]. The first rates are
-// the optimizer's rates when the first scheduler is made; loading a scheduler's state replaces them by the saved ones.
-// They are kept until the last scheduler is gone.
+// the optimizer's rates when the first scheduler is made. Loading a scheduler's state replaces them by the saved ones,
+// unless a later OneCycleLR has set first rates of its own. They are kept until the last scheduler is gone.
 //
 // A scheduler changes the groups of its optimizer and sends nothing: call step() on every rank, as optimizer.step(). A
 // scheduler keeps a reference to its optimizer, which must live longer. The number of groups must not change. Not
